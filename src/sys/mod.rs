@@ -1,0 +1,26 @@
+//! Raw driver: types and signatures from `cuda.h`, the list of calls, and [`Driver`], the table of resolved entry points.
+//!
+//! - `calls` is the one list of driver calls.
+//! - `table` makes from it the [`Call`] names, the [`Table`] of function pointers and a checked method of [`Driver`] per call.
+//! - `load` finds libcuda, resolves the calls and says what is wrong with a library that will not do.
+//! - `watch` (feature `reference-driver`) counts calls and makes the n-th of them fail, for tests on any driver.
+
+mod calls;
+mod codes;
+mod driver;
+mod load;
+mod table;
+#[cfg(feature = "reference-driver")]
+pub mod watch;
+
+#[allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+mod bindings {
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}
+
+pub use bindings::*;
+pub use driver::{Driver, Origin};
+pub use load::{Candidate, LoadError, MINIMUM_VERSION};
+pub(crate) use table::first_failure;
+pub use table::{Call, CallError, Table};

@@ -2,6 +2,21 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod capture;
+pub mod driver;
+mod error;
+pub(crate) mod kernels;
+pub mod pool;
 #[cfg(feature = "reference-driver")]
 pub mod reference;
 pub mod sys;
+pub mod tensor;
+
+pub use capture::{
+    Break, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Outputs, ReplayOptions, Replayed, Scope,
+    active_forward, break_here, break_point, current_forward_ctx, current_stream, eager, empty, is_capturing,
+};
+pub use error::{CaptureError, Error, OutOfMemory, Result};
+pub use pool::{CapturePool, PoolOptions};
+pub use sys::Driver;
+pub use tensor::{DType, Tensor, scrub_padding_tail, slice_to_real_tokens, weak_ref};

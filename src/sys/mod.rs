@@ -9,6 +9,7 @@ mod calls;
 mod codes;
 mod driver;
 mod load;
+mod location;
 mod table;
 #[cfg(feature = "reference-driver")]
 pub mod watch;
@@ -22,5 +23,6 @@ mod bindings {
 pub use bindings::*;
 pub use driver::{Driver, Origin};
 pub use load::{Candidate, LoadError, MINIMUM_VERSION};
+pub(crate) use location::device_location;
 pub(crate) use table::first_failure;
 pub use table::{Call, CallError, Table};

@@ -86,6 +86,11 @@ pub(crate) mod first_failure {
         FIRST_FAILURE.get()
     }
 
+    /// Puts back what an earlier [`get`] gave, after calls whose failures are told elsewhere.
+    pub(crate) fn set(failure: Option<CallError>) {
+        FIRST_FAILURE.set(failure);
+    }
+
     #[cold]
     pub(super) fn note(error: CallError) -> CallError {
         if FIRST_FAILURE.get().is_none() {

@@ -16,6 +16,7 @@ pub struct Watch {
 struct State {
     total: u64,
     counts: BTreeMap<Call, u64>,
+    effects: BTreeMap<Call, u64>,
     fault: Option<Fault>,
     fired: Vec<Call>,
     log: Option<Vec<Call>>,
@@ -72,6 +73,11 @@ impl Watch {
         self.state().counts.get(&call).copied().unwrap_or(0)
     }
 
+    /// How often the driver itself carried the call out with success, whatever was returned in its place.
+    pub fn effects(&self, call: Call) -> u64 {
+        self.state().effects.get(&call).copied().unwrap_or(0)
+    }
+
     /// Starts a list of the calls made.
     pub fn start_log(&self) {
         self.state().log = Some(Vec::new());
@@ -96,15 +102,14 @@ impl Watch {
             Some(machine) => crate::reference::enter(machine, run),
             None => run(),
         };
-        match forced {
-            None => run(),
-            Some(code) => {
-                if does_its_work_all_the_same(call) {
-                    run();
-                }
-                code
-            }
+        if let Some(code) = forced.filter(|_| !does_its_work_all_the_same(call)) {
+            return code;
         }
+        let code = run();
+        if code == CUresult::CUDA_SUCCESS {
+            *self.state().effects.entry(call).or_default() += 1;
+        }
+        forced.unwrap_or(code)
     }
 }
 

@@ -1,0 +1,163 @@
+//! The calling thread's ambient state: which forward runs on it, and which forward contexts are published. Each thread has its own, so each
+//! GPU or rank of a process can have its own launch thread.
+
+use super::recorder::Recorder;
+use super::scope::Scope;
+use crate::driver::{Stream, window};
+use crate::error::{Error, Result};
+use crate::pool::{CapturePool, PoolHandle, StreamKey};
+use crate::tensor::{DType, Tensor};
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+/// A forward that runs on this thread.
+pub(super) struct Frame {
+    pub(super) kind: Kind,
+    /// Where its work goes.
+    pub(super) stream: Stream,
+    pub(super) pool: PoolHandle,
+}
+
+/// What runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// A forward without capture, or the breaks of a recording or a replay.
+    Eager,
+    /// A recording.
+    Recording {
+        /// Its number.
+        number: u64,
+        /// The key of its stream's blocks.
+        key: StreamKey,
+        /// What records. Valid as long as the frame is on the stack.
+        recorder: *const Recorder<'static>,
+    },
+}
+
+/// A published forward context.
+struct Published {
+    type_id: TypeId,
+    /// Valid as long as the entry is on the stack.
+    context: *const (),
+}
+
+thread_local! {
+    static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+    static CONTEXTS: RefCell<Vec<Published>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Takes the frame off again when dropped.
+pub(super) struct FrameGuard {
+    _thread: PhantomData<*const ()>,
+}
+
+/// Makes a frame the innermost.
+pub(super) fn enter(frame: Frame) -> FrameGuard {
+    FRAMES.with_borrow_mut(|frames| frames.push(frame));
+    FrameGuard { _thread: PhantomData }
+}
+
+impl Drop for FrameGuard {
+    fn drop(&mut self) {
+        // The frame's handles drop after the borrow has ended: their drops may look at frames.
+        let frame = FRAMES.with_borrow_mut(Vec::pop);
+        drop(frame);
+    }
+}
+
+/// Looks at the innermost frame.
+pub(super) fn innermost<R>(look: impl FnOnce(&Frame) -> R) -> Result<R> {
+    FRAMES.with_borrow(|frames| frames.last().map(look)).ok_or(Error::NoForward)
+}
+
+/// What records on this thread now: none in breaks.
+pub(super) fn recorder() -> Option<*const Recorder<'static>> {
+    innermost(|frame| match frame.kind {
+        Kind::Recording { recorder, .. } => Some(recorder),
+        Kind::Eager => None,
+    })
+    .ok()
+    .flatten()
+}
+
+/// Whether a recording is under way on this thread, breaks of it counted in.
+pub(super) fn is_recording() -> bool {
+    FRAMES.with_borrow(|frames| frames.iter().any(|frame| matches!(frame.kind, Kind::Recording { .. })))
+}
+
+/// Whether a segment is open on this thread: true in a recording's forward; false in its breaks, in a replay and elsewhere.
+pub fn is_capturing() -> bool {
+    window::is_open()
+}
+
+/// The stream of the forward or break that runs on this thread: the capture stream in a recording.
+///
+/// # Errors
+/// [`Error::NoForward`] where none runs.
+pub fn current_stream() -> Result<Stream> {
+    innermost(|frame| frame.stream.clone())
+}
+
+/// A row-major tensor of undefined content for the forward or break that runs on this thread, `shape` in elements. In a recording it comes
+/// from the capture pool and keeps its address on every replay; in a break and in an eager forward it is stream-ordered memory.
+///
+/// # Errors
+/// [`Error::NoForward`] where none runs, [`Error::OutOfMemory`], and what the driver returns.
+pub fn empty(dtype: DType, shape: &[usize]) -> Result<Tensor> {
+    // Nothing is allocated under the borrow: the pool's errors and drops may look at frames.
+    let (kind, stream, pool) = innermost(|frame| (frame.kind, frame.stream.clone(), frame.pool.clone()))?;
+    match kind {
+        Kind::Eager => pool.temporary(&stream, dtype, shape),
+        Kind::Recording { number, key, .. } => pool.tensor(key, number, dtype, shape),
+    }
+}
+
+/// Runs a forward without capture: breaks run straight through, tensors are stream-ordered memory from the pool's side. The same model code
+/// then also records and replays.
+///
+/// # Errors
+/// What the forward returns; [`Error::ContextMismatch`] when stream and pool belong to different contexts.
+pub fn eager<T>(pool: &CapturePool, stream: &Stream, forward: impl FnOnce(&Scope<'_, '_>) -> Result<T>) -> Result<T> {
+    pool.context().expect_same(stream.context(), "stream")?;
+    let frame = Frame { kind: Kind::Eager, stream: stream.clone(), pool: pool.handle().clone() };
+    let _frame = enter(frame);
+    forward(&Scope::eager())
+}
+
+/// Publishes a forward context for the time of a call: breaks that run in it read it live, with [`Break::forward_ctx`](super::Break::forward_ctx)
+/// or [`current_forward_ctx`]. Calls nest; the innermost of a type is the one that is found. The previous state is restored on every way out.
+pub fn active_forward<T: Any, R>(context: &T, call: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CONTEXTS.with_borrow_mut(|contexts| contexts.truncate(self.0));
+        }
+    }
+    let published = Published { type_id: TypeId::of::<T>(), context: (&raw const *context).cast() };
+    let _restore = CONTEXTS.with_borrow_mut(|contexts| {
+        contexts.push(published);
+        Restore(contexts.len() - 1)
+    });
+    call()
+}
+
+/// Hands the innermost published forward context of this type to `look`, or `None` where there is none.
+pub fn current_forward_ctx<T: Any, R>(look: impl FnOnce(Option<&T>) -> R) -> R {
+    let found = find::<T>(usize::MAX);
+    // SAFETY: the entry was made from a `&T` that is borrowed until the entry is off the stack, and `look` returns before that.
+    look(found.map(|context| unsafe { &*context }))
+}
+
+/// How many contexts are published: those outlive whatever begins now.
+pub(super) fn depth() -> usize {
+    CONTEXTS.with_borrow(Vec::len)
+}
+
+/// The innermost published context of the type among the first `depth`.
+pub(super) fn find<T: Any>(depth: usize) -> Option<*const T> {
+    CONTEXTS.with_borrow(|contexts| {
+        let contexts = &contexts[..depth.min(contexts.len())];
+        contexts.iter().rev().find(|entry| entry.type_id == TypeId::of::<T>()).map(|entry| entry.context.cast())
+    })
+}

@@ -1,0 +1,210 @@
+//! [`BreakableCapture`].
+
+use super::program::{Program, Step};
+use super::state::State;
+use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, NodeCounts, Stream};
+use crate::error::{Error, Result};
+use crate::pool::CapturePool;
+use std::fmt;
+
+/// Whether segments run while they are recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum CaptureExecution {
+    /// No: the inputs of breaks are undefined at capture time, and so is the first result.
+    #[default]
+    Record,
+    /// Each segment is launched as soon as it is instantiated: breaks see real data, and the first result is valid.
+    RunThrough,
+}
+
+/// How a forward is captured.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CaptureOptions {
+    /// A name for errors and reports.
+    pub name: Option<String>,
+    /// The bucket that it is for, in rows, for errors and reports.
+    pub bucket: Option<usize>,
+    /// Which calls are forbidden while a segment is open.
+    pub mode: CaptureMode,
+    /// Whether segments run while they are recorded.
+    pub execution: CaptureExecution,
+    /// The stream to record on. `None`: the pool's capture stream, which lets captures of one pool share memory.
+    pub stream: Option<Stream>,
+    /// How segments are instantiated.
+    pub instantiate: InstantiateFlags,
+}
+
+impl CaptureOptions {
+    /// With a name.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// For a bucket of this many rows.
+    #[must_use]
+    pub fn bucket(mut self, rows: usize) -> Self {
+        self.bucket = Some(rows);
+        self
+    }
+
+    /// In this mode.
+    #[must_use]
+    pub fn mode(mut self, mode: CaptureMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// With segments run or not.
+    #[must_use]
+    pub fn execution(mut self, execution: CaptureExecution) -> Self {
+        self.execution = execution;
+        self
+    }
+
+    /// On this stream.
+    #[must_use]
+    pub fn stream(mut self, stream: &Stream) -> Self {
+        self.stream = Some(stream.clone());
+        self
+    }
+}
+
+/// A forward pass as an ordered list of segments and breaks. Recorded once, replayed as often as wanted.
+///
+/// `'env` is what its breaks borrow. It is `Send`: it can be replayed from any thread, whatever is current there.
+pub struct BreakableCapture<'env> {
+    // The program goes first when the capture is dropped: its execs refer to the pool.
+    pub(super) program: Program<'env>,
+    pub(super) state: State,
+    pub(super) options: CaptureOptions,
+    pub(super) stream: Stream,
+    pub(super) pool: CapturePool,
+}
+
+/// What a capture is made of, as plain data.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct CaptureReport {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its bucket in rows.
+    pub bucket: Option<usize>,
+    /// Segments and breaks: `2n + 1` for n breaks.
+    pub segments: usize,
+    /// The breaks' names, in order.
+    pub breaks: Vec<String>,
+    /// Execs that a replay launches: segments that have nodes.
+    pub launches: usize,
+    /// The segments' nodes.
+    pub nodes: NodeCounts,
+}
+
+impl fmt::Debug for BreakableCapture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BreakableCapture")
+            .field("state", &self.state)
+            .field("report", &self.report())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'env> BreakableCapture<'env> {
+    /// A capture with a pool of its own, which [`pool`](BreakableCapture::pool) gives for the next one.
+    ///
+    /// # Errors
+    /// As for [`CapturePool::new`].
+    pub fn new(context: &Context) -> Result<Self> {
+        BreakableCapture::with_options(&CapturePool::new(context)?, CaptureOptions::default())
+    }
+
+    /// A capture on this pool.
+    ///
+    /// # Errors
+    /// As for [`with_options`](BreakableCapture::with_options).
+    pub fn on_pool(pool: &CapturePool) -> Result<Self> {
+        BreakableCapture::with_options(pool, CaptureOptions::default())
+    }
+
+    /// A capture on this pool. Nothing is recorded yet.
+    ///
+    /// # Errors
+    /// [`LegacyStream`](crate::Error::LegacyStream), [`BlockingStream`](crate::Error::BlockingStream) and
+    /// [`ContextMismatch`](crate::Error::ContextMismatch) for a stream that can't be captured with this pool.
+    pub fn with_options(pool: &CapturePool, options: CaptureOptions) -> Result<Self> {
+        let stream = options.stream.clone().unwrap_or_else(|| pool.capture_stream().clone());
+        pool.context().expect_same(stream.context(), "capture stream")?;
+        stream.refuse_for_capture()?;
+        Ok(BreakableCapture { program: Program::default(), state: State::New, options, stream, pool: pool.clone() })
+    }
+
+    /// Its pool.
+    pub fn pool(&self) -> &CapturePool {
+        &self.pool
+    }
+
+    /// The stream that it is recorded on.
+    pub fn capture_stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Fails unless the capture is one of this pool, for code that keeps several captures on one.
+    ///
+    /// # Errors
+    /// [`Error::ForeignPool`].
+    pub fn expect_pool(&self, pool: &CapturePool) -> Result<()> {
+        if self.pool.same(pool) { Ok(()) } else { Err(Error::ForeignPool) }
+    }
+
+    /// Segments and breaks together: `2n + 1` for n breaks, 0 before it was recorded.
+    pub fn num_segments(&self) -> usize {
+        self.program.segments + self.program.breaks
+    }
+
+    /// Breaks.
+    pub fn num_breaks(&self) -> usize {
+        self.program.breaks
+    }
+
+    /// Execs that a replay launches: segments without nodes are recorded and not launched.
+    pub fn num_launches(&self) -> usize {
+        self.program.launches()
+    }
+
+    /// The execs that a replay launches, in order, for measuring and for tools.
+    pub fn execs(&self) -> impl Iterator<Item = &GraphExec> {
+        self.program.steps.iter().filter_map(|step| match step {
+            Step::Segment { exec, .. } => Some(exec),
+            Step::Break(_) => None,
+        })
+    }
+
+    /// Whether it can be replayed.
+    pub fn is_recorded(&self) -> bool {
+        self.state == State::Recorded
+    }
+
+    /// Whether its recording failed.
+    pub fn is_poisoned(&self) -> bool {
+        self.state == State::Poisoned
+    }
+
+    /// What it is made of.
+    pub fn report(&self) -> CaptureReport {
+        let breaks = self.program.steps.iter().filter_map(|step| match step {
+            Step::Break(step) => Some(step.options.name.to_string()),
+            Step::Segment { .. } => None,
+        });
+        CaptureReport {
+            name: self.options.name.clone(),
+            bucket: self.options.bucket,
+            segments: self.num_segments(),
+            breaks: breaks.collect(),
+            launches: self.num_launches(),
+            nodes: self.program.nodes,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Recording a forward pass as segments and breaks, and replaying it.
+//!
+//! - `ambient` is the calling thread's state: the forward that runs on it, and the forward contexts that are published.
+//! - `scope` is what model code records through, explicitly ([`Scope`]) or by free functions.
+//! - `breaks` is what a break sees and returns.
+//! - `program` is the recorded list of steps.
+//! - `recorder` builds it: it ends a segment, runs and records the break, opens the next segment.
+//! - `state` is the capture's life as a state machine.
+//! - `capture` is [`BreakableCapture`]; `record` and `replay` are its two halves.
+//!
+//! Invariants:
+//! 1. A segment is open only while the recording's frame is the thread's innermost: not in breaks.
+//! 2. Whatever way a recording ends, its segment is ended, its frame is gone, and the pool has its blocks back.
+//! 3. A step of the program refers only to memory that the program keeps: the pool, what its segments keep, what its breaks hold.
+
+mod ambient;
+mod breaks;
+#[allow(clippy::module_inception)]
+mod capture;
+mod program;
+mod record;
+mod recorder;
+mod replay;
+mod scope;
+mod state;
+
+pub use ambient::{active_forward, current_forward_ctx, current_stream, eager, empty, is_capturing};
+pub use breaks::{Break, BreakOptions, Outputs};
+pub use capture::{BreakableCapture, CaptureExecution, CaptureOptions, CaptureReport};
+pub use replay::{ReplayOptions, Replayed};
+pub use scope::{Scope, break_here, break_point};

@@ -1,0 +1,73 @@
+//! The recorded list of steps.
+
+use super::breaks::{Break, BreakOptions};
+use crate::driver::window::Kept;
+use crate::driver::{GraphExec, NodeCounts, Stream};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+use crate::tensor::padding::land;
+use std::marker::PhantomData;
+
+/// A break's operation, with its results handed out one by one so that running it allocates nothing.
+pub(super) type Operation<'env> =
+    Box<dyn FnMut(&Break<'_>, &mut dyn FnMut(usize, Tensor) -> Result<()>) -> Result<usize> + Send + 'env>;
+
+/// Something that a replay does.
+pub(super) enum Step<'env> {
+    /// Launches a segment that has nodes.
+    Segment { exec: GraphExec, index: usize },
+    /// Runs a break.
+    Break(BreakStep<'env>),
+}
+
+/// A recorded break.
+pub(super) struct BreakStep<'env> {
+    pub(super) options: BreakOptions,
+    pub(super) index: usize,
+    pub(super) operation: Operation<'env>,
+    /// Held weakly where this recording's own segments write them anew, and strongly otherwise.
+    pub(super) inputs: Box<[Option<Tensor>]>,
+    pub(super) handoffs: Box<[Tensor]>,
+}
+
+/// What a recording has made.
+#[derive(Default)]
+pub(super) struct Program<'env> {
+    pub(super) steps: Vec<Step<'env>>,
+    /// What the segments' graphs refer to.
+    pub(super) kept: Vec<Kept>,
+    /// Segments, those without nodes counted in.
+    pub(super) segments: usize,
+    pub(super) breaks: usize,
+    pub(super) nodes: NodeCounts,
+}
+
+impl Program<'_> {
+    /// Segments that have nodes.
+    pub(super) fn launches(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step, Step::Segment { .. })).count()
+    }
+}
+
+impl BreakStep<'_> {
+    /// Runs the operation on the stream and lands its results.
+    pub(super) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
+        let BreakStep { options, operation, inputs, handoffs, .. } = self;
+        let valid_in_handoff = valid_rows.filter(|_| options.leading_dimension_is_rows);
+        let this = Break {
+            name: &options.name,
+            stream,
+            inputs,
+            handoffs,
+            valid_rows,
+            depth: super::ambient::depth(),
+            _thread: PhantomData,
+        };
+        let expected = handoffs.len();
+        let got = operation(&this, &mut |index, result| match handoffs.get(index) {
+            Some(handoff) => land(stream, &result, handoff, valid_in_handoff),
+            None => Err(Error::OutputCount { expected, got: index + 1 }),
+        })?;
+        if got == expected { Ok(()) } else { Err(Error::OutputCount { expected, got }) }
+    }
+}

@@ -1,0 +1,114 @@
+//! Replay: the hot path. It allocates nothing, takes no lock, looks nothing up and waits for nothing.
+
+use super::ambient::{self, Frame, Kind};
+use super::capture::BreakableCapture;
+use super::program::Step;
+use crate::driver::{Stream, StreamKind};
+use crate::error::{Error, Result};
+use crate::pool::CapturePool;
+
+/// How a replay runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ReplayOptions {
+    /// The real rows of the batch. The rows after them are the padded tail: after each landing the handoff's tail is zero. `None`: all rows are
+    /// real. Zero: all are padding.
+    pub valid_rows: Option<usize>,
+}
+
+impl ReplayOptions {
+    /// With this many real rows.
+    #[must_use]
+    pub fn valid_rows(mut self, rows: usize) -> Self {
+        self.valid_rows = Some(rows);
+        self
+    }
+}
+
+/// A replay that was enqueued. The outputs hold its results, in the stream's order, until the next replay of any capture of the pool.
+#[derive(Debug)]
+#[must_use = "the results are valid until the next replay of the pool: `check` tells whether there was one"]
+pub struct Replayed<'a> {
+    pool: &'a CapturePool,
+    number: u64,
+}
+
+impl Replayed<'_> {
+    /// Whether the results are still this replay's.
+    ///
+    /// # Errors
+    /// [`Error::OutputsOverwritten`] after a later replay or recording of the pool.
+    pub fn check(&self) -> Result<()> {
+        if self.pool.handle().latest_replay() == self.number { Ok(()) } else { Err(Error::OutputsOverwritten) }
+    }
+}
+
+impl BreakableCapture<'_> {
+    /// Replays the capture on the stream, with all rows real.
+    ///
+    /// # Errors
+    /// As for [`replay_with`](BreakableCapture::replay_with).
+    pub fn replay(&mut self, stream: &Stream) -> Result<Replayed<'_>> {
+        self.replay_with(stream, ReplayOptions::default())
+    }
+
+    /// Replays the capture on the stream: each segment is launched and each break run, in order. Returns when all is enqueued.
+    ///
+    /// Fill the static inputs before, in the same stream's order. A replay of any other capture of the pool comes after this one on the device,
+    /// on whatever stream; a replay by another thread waits until this one is enqueued.
+    ///
+    /// # Errors
+    /// Before anything runs: [`Error::NotRecorded`], [`Error::Poisoned`], [`Error::ReplayWhileRecording`], [`Error::PoolBusy`] from inside a
+    /// break that uses the pool, [`Error::LegacyStream`], [`Error::ContextMismatch`]. [`Error::Break`] when a break fails and
+    /// [`Error::Segment`] when a launch does: later steps do not run, the thread's state is restored, and the capture can be replayed again.
+    pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
+        self.state.replayable()?;
+        if ambient::is_capturing() {
+            return Err(Error::ReplayWhileRecording);
+        }
+        if stream.kind() == StreamKind::Legacy {
+            return Err(Error::LegacyStream);
+        }
+        let pool = self.pool.handle();
+        pool.context().expect_same(stream.context(), "replay's stream")?;
+        let turn = pool.take_turn()?;
+        turn.order(stream)?;
+        let number = pool.next_replay();
+        let frame = Frame { kind: Kind::Eager, stream: stream.clone(), pool: pool.clone() };
+        let _frame = ambient::enter(frame);
+        for step in &mut self.program.steps {
+            match step {
+                Step::Segment { exec, index } => {
+                    // SAFETY: the program keeps whatever the graph refers to, and its pool; their return waits for what is running.
+                    if let Err(error) = unsafe { exec.launch(stream) } {
+                        return Err(segment_failed(*index, error));
+                    }
+                }
+                Step::Break(step) => {
+                    if let Err(error) = step.run(stream, options.valid_rows) {
+                        return Err(break_failed(&step.options.name, step.index, error));
+                    }
+                }
+            }
+        }
+        Ok(Replayed { pool: &self.pool, number })
+    }
+}
+
+#[cold]
+fn segment_failed(index: usize, error: Error) -> Error {
+    Error::Segment { index, source: Box::new(error) }
+}
+
+#[cold]
+fn break_failed(name: &str, index: usize, error: Error) -> Error {
+    Error::Break { name: name.to_owned(), index, source: Box::new(error) }
+}
+
+impl Drop for BreakableCapture<'_> {
+    /// The execs go before what they refer to, and that after the last replay.
+    fn drop(&mut self) {
+        self.program.steps.clear();
+        self.pool.handle().let_go(std::mem::take(&mut self.program.kept));
+    }
+}

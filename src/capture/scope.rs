@@ -1,0 +1,200 @@
+//! What model code records through: explicitly, by [`Scope`]; or by free functions, for code that is called deep down and knows nothing of
+//! captures. Both do the same.
+
+use super::ambient;
+use super::breaks::{Break, BreakOptions, Outputs};
+use super::recorder::Recorder;
+use crate::driver::Stream;
+use crate::error::{Error, Result};
+use crate::tensor::padding::land;
+use crate::tensor::{DType, Tensor};
+use std::any::Any;
+use std::marker::PhantomData;
+
+/// The forward that runs: recorded, or eager. `'env` is what outlives the capture, which break operations may borrow.
+///
+/// In a break no recording is active: a scope that is used there runs straight through.
+pub struct Scope<'r, 'env> {
+    /// `None` in an eager forward.
+    recorder: Option<&'r Recorder<'env>>,
+    depth: usize,
+    _thread: PhantomData<*const ()>,
+}
+
+impl<'r, 'env> Scope<'r, 'env> {
+    pub(super) fn recording(recorder: &'r Recorder<'env>) -> Self {
+        Scope { recorder: Some(recorder), depth: ambient::depth(), _thread: PhantomData }
+    }
+
+    pub(super) fn eager() -> Self {
+        Scope { recorder: None, depth: ambient::depth(), _thread: PhantomData }
+    }
+
+    /// What records now: nothing inside a break.
+    fn active(&self) -> Option<&'r Recorder<'env>> {
+        let here: *const Recorder<'env> = self.recorder?;
+        ambient::recorder().filter(|recorder| recorder.addr() == here.addr()).and(self.recorder)
+    }
+
+    /// The stream to enqueue work on: the capture stream in a recording.
+    ///
+    /// # Errors
+    /// None while the forward runs.
+    pub fn stream(&self) -> Result<Stream> {
+        ambient::current_stream()
+    }
+
+    /// Whether a segment is open.
+    pub fn is_capturing(&self) -> bool {
+        ambient::is_capturing()
+    }
+
+    /// A row-major tensor of undefined content; see [`empty`](super::empty).
+    ///
+    /// # Errors
+    /// As for [`empty`](super::empty).
+    pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        ambient::empty(dtype, shape)
+    }
+
+    /// The innermost forward context of this type that was published around the forward.
+    ///
+    /// # Errors
+    /// [`Error::NoForwardContext`].
+    pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
+        let found = ambient::find::<T>(self.depth)
+            .ok_or(Error::NoForwardContext { type_name: std::any::type_name::<T>(), break_name: None })?;
+        // SAFETY: as in `Break::forward_ctx`: only contexts that were published before this value was made, which they outlive.
+        Ok(unsafe { &*found })
+    }
+
+    /// Runs `operation` live on every replay, between two segments. Its results land in handoffs made from what it returns at capture time:
+    /// the returned tensors, which the next segment reads at the same addresses on every replay.
+    ///
+    /// Outside a recording this is a direct call, whose result is returned as it is.
+    ///
+    /// # Errors
+    /// What the operation returns, as [`Error::Break`]; what ending a segment or opening the next returns.
+    pub fn break_point<'t, I, T, O, F>(&self, options: impl Into<BreakOptions>, inputs: I, operation: F) -> Result<O>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<Option<&'t Tensor>>,
+        O: Outputs,
+        F: FnMut(&Break<'_>) -> Result<O> + Send + 'env,
+    {
+        let inputs = collect(inputs);
+        match self.active() {
+            Some(recorder) => recorder.add_break(options.into(), inputs, None, operation),
+            None => run_directly(&options.into(), &inputs, &[], operation),
+        }
+    }
+
+    /// As [`break_point`](Scope::break_point), for one result that lands in `into`, which is returned.
+    ///
+    /// # Errors
+    /// As for [`break_point`](Scope::break_point), and what the landing returns when the result doesn't fit.
+    pub fn break_here<'t, I, T, F>(
+        &self,
+        options: impl Into<BreakOptions>,
+        into: Tensor,
+        inputs: I,
+        operation: F,
+    ) -> Result<Tensor>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<Option<&'t Tensor>>,
+        F: FnMut(&Break<'_>) -> Result<Tensor> + Send + 'env,
+    {
+        let inputs = collect(inputs);
+        match self.active() {
+            Some(recorder) => recorder.add_break(options.into(), inputs, Some(into), operation),
+            None => run_and_land(&options.into(), &inputs, into, operation),
+        }
+    }
+}
+
+/// As [`Scope::break_point`], for the forward that runs on this thread. The operation borrows nothing: values that it captures by move are
+/// frozen, live values come from the forward context.
+///
+/// # Errors
+/// As for [`Scope::break_point`].
+pub fn break_point<'t, I, T, O, F>(options: impl Into<BreakOptions>, inputs: I, operation: F) -> Result<O>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<Option<&'t Tensor>>,
+    O: Outputs,
+    F: FnMut(&Break<'_>) -> Result<O> + Send + 'static,
+{
+    let inputs = collect(inputs);
+    match active() {
+        Some(recorder) => recorder.add_break(options.into(), inputs, None, operation),
+        None => run_directly(&options.into(), &inputs, &[], operation),
+    }
+}
+
+/// As [`Scope::break_here`], for the forward that runs on this thread.
+///
+/// # Errors
+/// As for [`Scope::break_here`].
+pub fn break_here<'t, I, T, F>(
+    options: impl Into<BreakOptions>,
+    into: Tensor,
+    inputs: I,
+    operation: F,
+) -> Result<Tensor>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<Option<&'t Tensor>>,
+    F: FnMut(&Break<'_>) -> Result<Tensor> + Send + 'static,
+{
+    let inputs = collect(inputs);
+    match active() {
+        Some(recorder) => recorder.add_break(options.into(), inputs, Some(into), operation),
+        None => run_and_land(&options.into(), &inputs, into, operation),
+    }
+}
+
+/// What records on this thread.
+fn active<'a>() -> Option<&'a Recorder<'static>> {
+    // SAFETY: the pointer is that of a recorder whose frame is on the stack, so that it outlives the call that this is made in. The recorder's
+    // own 'env may be shorter than 'static; it is only given operations here, and one that lives for ever lives long enough.
+    ambient::recorder().map(|recorder| unsafe { &*recorder })
+}
+
+fn collect<'t, I, T>(inputs: I) -> Vec<Option<Tensor>>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<Option<&'t Tensor>>,
+{
+    inputs.into_iter().map(|input| input.into().cloned()).collect()
+}
+
+fn run_directly<O, F>(
+    options: &BreakOptions,
+    inputs: &[Option<Tensor>],
+    handoffs: &[Tensor],
+    mut operation: F,
+) -> Result<O>
+where
+    F: FnMut(&Break<'_>) -> Result<O>,
+{
+    let stream = ambient::current_stream()?;
+    operation(&Break {
+        name: &options.name,
+        stream: &stream,
+        inputs,
+        handoffs,
+        valid_rows: None,
+        depth: ambient::depth(),
+        _thread: PhantomData,
+    })
+}
+
+fn run_and_land<F>(options: &BreakOptions, inputs: &[Option<Tensor>], into: Tensor, operation: F) -> Result<Tensor>
+where
+    F: FnMut(&Break<'_>) -> Result<Tensor>,
+{
+    let result = run_directly(options, inputs, std::slice::from_ref(&into), operation)?;
+    land(&ambient::current_stream()?, &result, &into, None)?;
+    Ok(into)
+}

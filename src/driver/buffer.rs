@@ -1,0 +1,178 @@
+//! Device and pinned host memory.
+
+use super::context::{Context, Owner};
+use super::disposal::Disposal;
+use super::event::Event;
+use super::memory_pool::MemoryPool;
+use super::mode::relaxed;
+use super::stream::Stream;
+use super::window;
+use crate::error::Result;
+use crate::sys::CUdeviceptr;
+use core::ffi::c_void;
+use std::fmt;
+
+/// A range of device memory, given back when dropped: in the order of its stream where it came from a [`MemoryPool`], at once where it came
+/// from `cuMemAlloc`, not at all where it is borrowed.
+pub struct DeviceBuffer {
+    context: Context,
+    address: CUdeviceptr,
+    bytes: usize,
+    origin: Origin,
+}
+
+enum Origin {
+    Plain,
+    /// The handles outlive the buffer, whose free still needs them.
+    Ordered {
+        stream: Stream,
+        #[allow(dead_code)]
+        pool: MemoryPool,
+    },
+    Borrowed(#[allow(dead_code)] Option<Owner>),
+}
+
+impl fmt::Debug for DeviceBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffer")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DeviceBuffer {
+    /// Memory from [`cuMemAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Its content is undefined. For what
+    /// lives long: weights, static inputs.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn new(context: &Context, bytes: usize) -> Result<DeviceBuffer> {
+        let _bound = context.bind()?;
+        let _relaxed = if window::is_open() { Some(relaxed(context.driver())?) } else { None };
+        let mut address = 0;
+        // SAFETY: a valid place; the context is current. Zero bytes are an error to the driver.
+        unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes.max(1))? };
+        Ok(DeviceBuffer { context: context.clone(), address, bytes, origin: Origin::Plain })
+    }
+
+    pub(super) fn ordered(pool: MemoryPool, stream: Stream, address: CUdeviceptr, bytes: usize) -> DeviceBuffer {
+        DeviceBuffer { context: pool.context().clone(), address, bytes, origin: Origin::Ordered { stream, pool } }
+    }
+
+    /// Uses foreign memory, and keeps `owner` alive as long as this value lives.
+    ///
+    /// # Safety
+    /// `address` is the start of `bytes` bytes of device memory that kernels of this context can use for as long as this value lives.
+    pub unsafe fn borrow_raw(
+        context: &Context,
+        address: CUdeviceptr,
+        bytes: usize,
+        owner: Option<Owner>,
+    ) -> DeviceBuffer {
+        DeviceBuffer { context: context.clone(), address, bytes, origin: Origin::Borrowed(owner) }
+    }
+
+    /// Makes a stream-ordered return wait for the event; other memory is returned by a call that waits for the device itself.
+    pub(crate) fn return_after(&self, event: &Event) -> Result<()> {
+        match &self.origin {
+            Origin::Ordered { stream, .. } => stream.wait(event),
+            Origin::Plain | Origin::Borrowed(_) => Ok(()),
+        }
+    }
+
+    /// The device address.
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        match &self.origin {
+            Origin::Plain => self.context.dispose(Disposal::Memory(self.address)),
+            Origin::Ordered { stream, .. } => {
+                self.context.dispose(Disposal::OrderedMemory(self.address, stream.as_raw()))
+            }
+            Origin::Borrowed(_) => {}
+        }
+    }
+}
+
+/// Page-locked host memory: copies from and to it are asynchronous, and a segment can record them
+/// ([`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)).
+pub struct PinnedBuffer {
+    context: Context,
+    address: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: plain memory, owned.
+unsafe impl Send for PinnedBuffer {}
+// SAFETY: shared use only reads.
+unsafe impl Sync for PinnedBuffer {}
+
+impl fmt::Debug for PinnedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedBuffer").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl PinnedBuffer {
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn new(context: &Context, bytes: usize) -> Result<PinnedBuffer> {
+        let _bound = context.bind()?;
+        let _relaxed = if window::is_open() { Some(relaxed(context.driver())?) } else { None };
+        let mut address = core::ptr::null_mut();
+        // SAFETY: a valid place; the context is current.
+        unsafe { context.driver().cuMemHostAlloc(&mut address, bytes.max(1), 0)? };
+        // SAFETY: the driver gave at least this many bytes.
+        unsafe { address.cast::<u8>().write_bytes(0, bytes) };
+        Ok(PinnedBuffer { context: context.clone(), address, bytes })
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn address(&self) -> *mut c_void {
+        self.address
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: owned, initialised, of this length.
+        unsafe { core::slice::from_raw_parts(self.address.cast(), self.bytes) }
+    }
+
+    /// The bytes, to be written. Work that is still on a stream may be reading or writing them: wait for it first.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: owned, initialised, of this length.
+        unsafe { core::slice::from_raw_parts_mut(self.address.cast(), self.bytes) }
+    }
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        self.context.dispose(Disposal::Pinned(self.address));
+    }
+}

@@ -1,0 +1,329 @@
+//! Contexts: the primary context of a device, or a foreign one; what is current; drops that wait for an open capture.
+
+use super::device::Device;
+use super::disposal::{Disposal, DropError};
+use super::library::Library;
+use crate::error::{Error, Result};
+use crate::sys::{CUcontext, CallError, Driver, first_failure};
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Whatever must stay alive as long as a borrowed handle is used.
+pub type Owner = Arc<dyn Any + Send + Sync>;
+
+/// A context. Cheap to clone; all handles made on it hold it.
+///
+/// It is `Send` and `Sync`, and works whatever the calling thread has current: each call makes this context current and puts back what was.
+///
+/// Handles that are dropped while a capture is open on the context are queued and destroyed when the last such capture closes, since some of
+/// these calls would invalidate the capture (`cuModuleUnload`, `cuMemFree`, `cuGraphExecDestroy`).
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Device,
+    raw: CUcontext,
+    hold: Hold,
+    drops: Mutex<Drops>,
+    library: OnceLock<Library>,
+}
+
+enum Hold {
+    /// Retained; released at the end.
+    Primary,
+    /// Someone else's.
+    Borrowed(#[allow(dead_code)] Option<Owner>),
+}
+
+#[derive(Default)]
+struct Drops {
+    open_captures: usize,
+    queue: Vec<Disposal>,
+    hook: Option<Hook>,
+}
+
+// SAFETY: the driver's handles may be used from any thread; the rest is synchronised.
+unsafe impl Send for Inner {}
+// SAFETY: likewise.
+unsafe impl Sync for Inner {}
+
+/// Free and total device memory in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryInfo {
+    /// Bytes that are free.
+    pub free: usize,
+    /// Bytes in all.
+    pub total: usize,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("device", &self.inner.device).field("raw", &self.inner.raw).finish()
+    }
+}
+
+impl Device {
+    /// Retains the device's primary context, whose flags are left as they are
+    /// ([`cuDevicePrimaryCtxRetain`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PRIMARY__CTX.html)).
+    ///
+    /// # Errors
+    /// [`Error::ForkedAfterInit`], or what the driver returns.
+    pub fn primary_context(&self) -> Result<Context> {
+        let driver = self.driver();
+        if !driver.is_of_this_process() {
+            return Err(Error::ForkedAfterInit);
+        }
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: `raw` is a valid place.
+        unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, self.as_raw())? };
+        Ok(Context::new(self.clone(), raw, Hold::Primary))
+    }
+}
+
+impl Context {
+    fn new(device: Device, raw: CUcontext, hold: Hold) -> Context {
+        Context { inner: Arc::new(Inner { device, raw, hold, drops: Mutex::default(), library: OnceLock::new() }) }
+    }
+
+    /// Uses a foreign context, and keeps `owner` alive as long as anything made on it lives.
+    ///
+    /// # Errors
+    /// What the driver returns for a handle that is not a context.
+    ///
+    /// # Safety
+    /// `raw` is a context of this driver, and stays one for as long as the returned value or anything made on it lives.
+    pub unsafe fn borrow_raw(driver: &Driver, raw: CUcontext, owner: Option<Owner>) -> Result<Context> {
+        let bound = bind(driver, raw)?;
+        let mut device = 0;
+        // SAFETY: `device` is a valid place; the context is current.
+        unsafe { driver.cuCtxGetDevice(&mut device)? };
+        drop(bound);
+        Ok(Context::new(Device::from_handle(driver, device), raw, Hold::Borrowed(owner)))
+    }
+
+    /// The driver's handle. It stays valid as long as this value or a clone lives.
+    pub fn as_raw(&self) -> CUcontext {
+        self.inner.raw
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &Driver {
+        self.inner.device.driver()
+    }
+
+    /// Whether two values are the same context.
+    pub fn same(&self, other: &Context) -> bool {
+        self.inner.raw == other.inner.raw && self.driver().same(other.driver())
+    }
+
+    /// Fails with [`Error::ContextMismatch`] unless `other` is this context.
+    pub(crate) fn expect_same(&self, other: &Context, what: &'static str) -> Result<()> {
+        if self.same(other) {
+            return Ok(());
+        }
+        Err(Error::ContextMismatch { what, expected: self.inner.device.ordinal(), got: other.inner.device.ordinal() })
+    }
+
+    /// Makes the context current until the guard drops, and then puts back what was.
+    #[inline]
+    pub(crate) fn bind(&self) -> Result<Bound<'_>, CallError> {
+        bind(self.driver(), self.inner.raw)
+    }
+
+    /// As [`bind`](Context::bind), on paths that clean up: tried twice, and gone on without if that fails too.
+    pub(crate) fn bind_stubbornly(&self) -> Option<Bound<'_>> {
+        bind_stubbornly(self.driver(), self.inner.raw)
+    }
+
+    /// Runs `work` with this context current, for foreign code that reads it; puts back what was.
+    ///
+    /// # Errors
+    /// What the driver returns when the context can't be made current.
+    pub fn with_current<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+        let _bound = self.bind()?;
+        Ok(work())
+    }
+
+    /// Waits for all work on the context
+    /// ([`cuCtxSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html)). Invalidates every open capture.
+    ///
+    /// # Errors
+    /// [`Error::SynchronizeWhileCapturing`] when this thread has a segment open, and what the driver returns, which may come from earlier work.
+    pub fn synchronize(&self) -> Result<()> {
+        super::window::refuse_synchronize("context")?;
+        let _bound = self.bind()?;
+        // SAFETY: no arguments; the context is current.
+        Ok(unsafe { self.driver().cuCtxSynchronize()? })
+    }
+
+    /// Free and total memory of the device
+    /// ([`cuMemGetInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)).
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn memory_info(&self) -> Result<MemoryInfo> {
+        let _bound = self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: two valid places; the context is current.
+        unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total)? };
+        Ok(MemoryInfo { free, total })
+    }
+
+    /// Sets what is told of driver calls that fail in drops; `None` goes back to a warning through `log`.
+    pub fn on_drop_error(&self, hook: Option<Arc<dyn Fn(&DropError) + Send + Sync>>) {
+        self.drops().hook = hook;
+    }
+
+    /// How many drops wait for an open capture to close.
+    pub fn queued_drops(&self) -> usize {
+        self.drops().queue.len()
+    }
+
+    /// The crate's own kernels on this context, loaded at the first call.
+    pub(crate) fn library(&self) -> Result<&Library> {
+        if let Some(library) = self.inner.library.get() {
+            return Ok(library);
+        }
+        let loaded = Library::load(self)?;
+        let library = self.inner.library.get_or_init(|| loaded);
+        if !library.same(&loaded) {
+            // Another thread was first.
+            self.dispose(loaded.disposal());
+        }
+        Ok(library)
+    }
+
+    fn drops(&self) -> MutexGuard<'_, Drops> {
+        self.inner.drops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a capture opens; drops are queued from now on.
+    pub(crate) fn capture_opens(&self) {
+        self.drops().open_captures += 1;
+    }
+
+    /// Notes that a capture has closed; carries out the queued drops if it was the last.
+    pub(crate) fn capture_closed(&self) {
+        let queue = {
+            let mut drops = self.drops();
+            drops.open_captures = drops.open_captures.saturating_sub(1);
+            if drops.open_captures > 0 {
+                return;
+            }
+            std::mem::take(&mut drops.queue)
+        };
+        for disposal in queue {
+            self.dispose(disposal);
+        }
+    }
+
+    /// Destroys or frees something, now or when the open captures have closed. A failure goes to the hook.
+    pub(crate) fn dispose(&self, disposal: Disposal) {
+        let done = {
+            // Held through the call, so that no capture opens on another thread meanwhile.
+            let mut drops = self.drops();
+            if drops.open_captures > 0 {
+                drops.queue.push(disposal);
+                return;
+            }
+            carry_out(self.driver(), self.inner.raw, disposal)
+        };
+        if let Err(error) = done {
+            report(&error, self.drops().hook.clone());
+        }
+    }
+}
+
+type Hook = Arc<dyn Fn(&DropError) + Send + Sync>;
+
+/// Carries out a drop in the given context without disturbing the thread's record of its first failing call.
+fn carry_out(driver: &Driver, context: CUcontext, disposal: Disposal) -> Result<(), DropError> {
+    // The driver does not survive a fork: in the child its objects are not there to destroy.
+    if !driver.is_of_this_process() {
+        return Ok(());
+    }
+    let before = first_failure::get();
+    let bound = bind_stubbornly(driver, context);
+    // SAFETY: a disposal is made once, by the owner of the handle, when it drops; the context is current.
+    let done = unsafe { disposal.carry_out(driver) };
+    drop(bound);
+    first_failure::set(before);
+    done.map_err(|error| DropError { what: disposal.what(), error })
+}
+
+fn report(error: &DropError, hook: Option<Hook>) {
+    match hook {
+        Some(hook) => hook(error),
+        None => log::warn!("{error}"),
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let drops = std::mem::take(self.drops.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let driver = self.device.driver();
+        let library = self.library.take().map(|library| library.disposal());
+        for disposal in drops.queue.into_iter().chain(library) {
+            if let Err(error) = carry_out(driver, self.raw, disposal) {
+                report(&error, drops.hook.clone());
+            }
+        }
+        if matches!(self.hold, Hold::Primary) && driver.is_of_this_process() {
+            // SAFETY: retained once by `primary_context`, released once here.
+            if let Err(error) = unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device.as_raw()) } {
+                report(&DropError { what: "primary context", error }, drops.hook);
+            }
+        }
+    }
+}
+
+/// A context is current until this drops; then what was current before is again.
+pub(crate) struct Bound<'a> {
+    driver: &'a Driver,
+    /// What to put back, unless the context was current already.
+    previous: Option<CUcontext>,
+    /// The current context belongs to the thread.
+    _thread: PhantomData<*const ()>,
+}
+
+#[inline]
+fn bind(driver: &Driver, raw: CUcontext) -> Result<Bound<'_>, CallError> {
+    let mut current = core::ptr::null_mut();
+    // SAFETY: `current` is a valid place.
+    unsafe { driver.cuCtxGetCurrent(&mut current)? };
+    let previous = if current == raw {
+        None
+    } else {
+        // SAFETY: the context is live: its `Inner` is, or the caller of `borrow_raw` vouches for it.
+        unsafe { driver.cuCtxSetCurrent(raw)? };
+        Some(current)
+    };
+    Ok(Bound { driver, previous, _thread: PhantomData })
+}
+
+fn bind_stubbornly(driver: &Driver, raw: CUcontext) -> Option<Bound<'_>> {
+    bind(driver, raw).or_else(|_| bind(driver, raw)).ok()
+}
+
+impl Drop for Bound<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(previous) = self.previous {
+            // SAFETY: it was current a moment ago. Tried twice: leaving the wrong context current would break the caller's other code.
+            let restored =
+                unsafe { self.driver.cuCtxSetCurrent(previous).or_else(|_| self.driver.cuCtxSetCurrent(previous)) };
+            if let Err(error) = restored {
+                log::warn!("the context that was current before could not be made current again: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Graph execs: instantiated graphs.
+
+use super::context::Context;
+use super::disposal::Disposal;
+use super::graph::{self, Graph};
+use super::stream::Stream;
+use crate::error::{Error, Result};
+use crate::sys::{
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphExec, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult,
+    CUgraphNodeType, CallError,
+};
+use std::fmt;
+
+bitflags::bitflags! {
+    /// How a graph is instantiated ([`CUgraphInstantiate_flags`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html)).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct InstantiateFlags: u64 {
+        /// Each node runs with the priority that its stream had when it was captured.
+        const USE_NODE_PRIORITY = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
+    }
+}
+
+/// An executable graph, destroyed when dropped. The driver puts the destruction off while a launch of it is running.
+pub struct GraphExec {
+    context: Context,
+    raw: CUgraphExec,
+}
+
+// SAFETY: an exec may be launched from any thread; the driver serialises launches of one exec.
+unsafe impl Send for GraphExec {}
+// SAFETY: likewise.
+unsafe impl Sync for GraphExec {}
+
+impl fmt::Debug for GraphExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GraphExec").field("raw", &self.raw).finish_non_exhaustive()
+    }
+}
+
+/// Why a graph could not be instantiated: all that the driver tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct InstantiateError {
+    /// The call and its code.
+    pub error: CallError,
+    /// The driver's result kind ([`CUgraphInstantiateResult`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html)).
+    pub result: CUgraphInstantiateResult,
+    /// The node that it names, if any: its place in the graph's list of nodes, and its kind.
+    pub node: Option<(usize, CUgraphNodeType)>,
+}
+
+impl fmt::Display for InstantiateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (result kind {})", self.error, self.result.0)?;
+        if let Some((index, kind)) = self.node {
+            write!(f, " at node {index} of kind {}", kind.0)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for InstantiateError {}
+
+impl GraphExec {
+    /// Instantiates a graph ([`cuGraphInstantiateWithParams`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). The
+    /// exec does not need the graph afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Instantiate`] with all that the driver tells.
+    pub fn new(graph: &Graph, flags: InstantiateFlags) -> Result<GraphExec> {
+        let context = graph.context();
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        let mut parameters = CUDA_GRAPH_INSTANTIATE_PARAMS {
+            flags: flags.bits(),
+            hUploadStream: core::ptr::null_mut(),
+            hErrNode_out: core::ptr::null_mut(),
+            result_out: CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS,
+        };
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: a live graph and two valid places.
+        match unsafe { driver.cuGraphInstantiateWithParams(&mut raw, graph.as_raw(), &mut parameters) } {
+            Ok(()) => Ok(GraphExec { context: context.clone(), raw }),
+            Err(error) => {
+                let failing = parameters.hErrNode_out;
+                let node = (!failing.is_null()).then(|| graph::nodes(driver, graph.as_raw()).ok()).flatten().and_then(
+                    |nodes| {
+                        let index = nodes.iter().position(|node| *node == failing)?;
+                        Some((index, graph::node_type(driver, failing).ok()?))
+                    },
+                );
+                Err(Error::Instantiate(InstantiateError { error, result: parameters.result_out, node }))
+            }
+        }
+    }
+
+    /// The driver's handle. It stays valid as long as this value lives.
+    #[inline]
+    pub fn as_raw(&self) -> CUgraphExec {
+        self.raw
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Sends the exec to the device, so that the first launch does not
+    /// ([`cuGraphUpload`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
+    ///
+    /// # Errors
+    /// [`ContextMismatch`](Error::ContextMismatch), and what the driver returns.
+    pub fn upload(&self, stream: &Stream) -> Result<()> {
+        self.context.expect_same(stream.context(), "stream")?;
+        let _bound = self.context.bind()?;
+        // SAFETY: both handles are live.
+        Ok(unsafe { self.context.driver().cuGraphUpload(self.raw, stream.as_raw())? })
+    }
+
+    /// Launches the exec ([`cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
+    ///
+    /// # Errors
+    /// [`ContextMismatch`](Error::ContextMismatch), and what the driver returns.
+    ///
+    /// # Safety
+    /// All device and host memory that the graph's nodes name is valid until the launch has run.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        self.context.expect_same(stream.context(), "stream")?;
+        let _bound = self.context.bind()?;
+        // SAFETY: both handles are live; the caller vouches for the memory.
+        Ok(unsafe { self.context.driver().cuGraphLaunch(self.raw, stream.as_raw())? })
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        self.context.dispose(Disposal::Exec(self.raw));
+    }
+}

@@ -1,0 +1,150 @@
+//! Graphs.
+
+use super::context::Context;
+use super::disposal::Disposal;
+use crate::error::Result;
+use crate::sys::{CUgraph, CUgraphNode, CUgraphNodeType, Driver};
+use std::fmt;
+
+/// A graph, destroyed when dropped.
+pub struct Graph {
+    context: Context,
+    raw: CUgraph,
+}
+
+// SAFETY: a graph may be used from any thread, one at a time; shared use only reads it.
+unsafe impl Send for Graph {}
+// SAFETY: likewise.
+unsafe impl Sync for Graph {}
+
+/// How many nodes of each kind a graph has, those inside child graphs counted in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub struct NodeCounts {
+    /// Kernel launches.
+    pub kernels: usize,
+    /// Copies.
+    pub copies: usize,
+    /// Memsets.
+    pub memsets: usize,
+    /// Allocations and frees: a graph with any can be launched once only, and can't be a child.
+    pub memory: usize,
+    /// All others: host functions, events, empty nodes, conditional nodes. Child graph nodes are not counted themselves.
+    pub others: usize,
+}
+
+impl NodeCounts {
+    /// All nodes.
+    pub fn total(&self) -> usize {
+        self.kernels + self.copies + self.memsets + self.memory + self.others
+    }
+}
+
+impl std::ops::AddAssign for NodeCounts {
+    fn add_assign(&mut self, other: NodeCounts) {
+        self.kernels += other.kernels;
+        self.copies += other.copies;
+        self.memsets += other.memsets;
+        self.memory += other.memory;
+        self.others += other.others;
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph").field("raw", &self.raw).finish_non_exhaustive()
+    }
+}
+
+impl Graph {
+    /// An empty graph ([`cuGraphCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn new(context: &Context) -> Result<Graph> {
+        let _bound = context.bind()?;
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: `raw` is a valid place.
+        unsafe { context.driver().cuGraphCreate(&mut raw, 0)? };
+        Ok(Graph { context: context.clone(), raw })
+    }
+
+    /// Takes over a graph and destroys it in the end.
+    ///
+    /// # Safety
+    /// `raw` is a graph that nobody else destroys. The graph of an open capture (`cuStreamGetCaptureInfo`) is the driver's and must not be
+    /// given.
+    pub unsafe fn from_raw(context: &Context, raw: CUgraph) -> Graph {
+        Graph { context: context.clone(), raw }
+    }
+
+    /// The driver's handle. It stays valid as long as this value lives.
+    pub fn as_raw(&self) -> CUgraph {
+        self.raw
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Counts the nodes ([`cuGraphGetNodes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn node_counts(&self) -> Result<NodeCounts> {
+        let _bound = self.context.bind()?;
+        let mut counts = NodeCounts::default();
+        count_nodes(self.context.driver(), self.raw, &mut counts)?;
+        Ok(counts)
+    }
+}
+
+/// The nodes of a graph, in the driver's order.
+pub(super) fn nodes(driver: &Driver, graph: CUgraph) -> Result<Vec<CUgraphNode>> {
+    let mut count = 0;
+    // SAFETY: a live graph; null asks for the number only.
+    unsafe { driver.cuGraphGetNodes(graph, core::ptr::null_mut(), &mut count)? };
+    let mut nodes = vec![core::ptr::null_mut(); count];
+    if count > 0 {
+        // SAFETY: the array holds `count` entries.
+        unsafe { driver.cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count)? };
+        nodes.truncate(count);
+    }
+    Ok(nodes)
+}
+
+/// The kind of a node.
+pub(super) fn node_type(driver: &Driver, node: CUgraphNode) -> Result<CUgraphNodeType> {
+    let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+    // SAFETY: a node of a live graph and a valid place.
+    unsafe { driver.cuGraphNodeGetType(node, &mut kind)? };
+    Ok(kind)
+}
+
+fn count_nodes(driver: &Driver, graph: CUgraph, counts: &mut NodeCounts) -> Result<()> {
+    for node in nodes(driver, graph)? {
+        match node_type(driver, node)? {
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL => counts.kernels += 1,
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY => counts.copies += 1,
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET => counts.memsets += 1,
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC | CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => {
+                counts.memory += 1
+            }
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH => {
+                let mut child = core::ptr::null_mut();
+                // SAFETY: a child graph node; the graph it gives is borrowed from it.
+                unsafe { driver.cuGraphChildGraphNodeGetGraph(node, &mut child)? };
+                count_nodes(driver, child, counts)?;
+            }
+            _ => counts.others += 1,
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.context.dispose(Disposal::Graph(self.raw));
+    }
+}

@@ -1,0 +1,121 @@
+//! The crate's own kernels, loaded once for each context.
+
+use super::context::Context;
+use super::disposal::Disposal;
+use super::launch::LaunchConfig;
+use super::mode::relaxed;
+use super::stream::Stream;
+use super::window;
+use crate::error::Result;
+use crate::kernels;
+use crate::sys::{CUfunction, CUmodule, Call, CallError, Driver};
+use core::ffi::c_void;
+use std::ffi::CStr;
+
+/// The loaded module and its kernels. Owned by its [`Context`], which unloads it, so it holds no context itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Library {
+    module: CUmodule,
+    scrub: CUfunction,
+    land: CUfunction,
+}
+
+// SAFETY: modules and functions may be used from any thread.
+unsafe impl Send for Library {}
+// SAFETY: likewise.
+unsafe impl Sync for Library {}
+
+impl Library {
+    pub(super) fn load(context: &Context) -> Result<Library> {
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        let _relaxed = relaxed(driver)?;
+        let mut module = core::ptr::null_mut();
+        let none = core::ptr::null_mut();
+        // SAFETY: NUL-terminated PTX text; no options; the context is current.
+        unsafe {
+            driver.cuModuleLoadDataEx(&mut module, kernels::PTX.as_ptr().cast(), 0, none, core::ptr::null_mut())?;
+        }
+        let found = find(driver, module, kernels::SCRUB).and_then(|scrub| {
+            let land = find(driver, module, kernels::LAND)?;
+            Ok(Library { module, scrub, land })
+        });
+        if found.is_err() {
+            context.dispose(Disposal::Module(module));
+        }
+        Ok(found?)
+    }
+
+    pub(super) fn same(&self, other: &Library) -> bool {
+        self.module == other.module
+    }
+
+    pub(super) fn disposal(&self) -> Disposal {
+        Disposal::Module(self.module)
+    }
+
+    /// Launches the padding scrub.
+    ///
+    /// # Safety
+    /// The parameters name device memory that is valid whenever the work runs.
+    pub(crate) unsafe fn scrub(&self, stream: &Stream, launch: &kernels::ScrubLaunch) -> Result<()> {
+        let argument = (&raw const launch.parameters).cast_mut().cast();
+        // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
+        unsafe { launch_one(self.scrub, stream, config(&launch.geometry), argument) }
+    }
+
+    /// Launches the landing.
+    ///
+    /// # Safety
+    /// The parameters name device memory that is valid whenever the work runs.
+    pub(crate) unsafe fn land(&self, stream: &Stream, launch: &kernels::LandLaunch) -> Result<()> {
+        let argument = (&raw const launch.parameters).cast_mut().cast();
+        // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
+        unsafe { launch_one(self.land, stream, config(&launch.geometry), argument) }
+    }
+}
+
+fn find(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, CallError> {
+    let mut function = core::ptr::null_mut();
+    // SAFETY: a live module, a NUL-terminated name, a valid place.
+    unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr())? };
+    if driver.supports(Call::cuFuncLoad) {
+        // SAFETY: a function just found.
+        unsafe { driver.cuFuncLoad(function)? };
+    }
+    Ok(function)
+}
+
+fn config(geometry: &kernels::Geometry) -> LaunchConfig {
+    LaunchConfig { grid: geometry.grid, block: geometry.block, shared_bytes: 0 }
+}
+
+/// Launches a kernel that takes one structure.
+///
+/// # Safety
+/// `argument` points to the structure, and the memory that it names is valid whenever the work runs.
+unsafe fn launch_one(function: CUfunction, stream: &Stream, config: LaunchConfig, argument: *mut c_void) -> Result<()> {
+    let context = stream.context();
+    let _bound = context.bind()?;
+    let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
+    let mut arguments = [argument];
+    let none = core::ptr::null_mut();
+    // SAFETY: live handles and one argument, which the driver copies; the caller vouches for the memory.
+    unsafe {
+        context.driver().cuLaunchKernel(
+            function,
+            gx,
+            gy,
+            gz,
+            bx,
+            by,
+            bz,
+            shared_bytes,
+            stream.as_raw(),
+            arguments.as_mut_ptr(),
+            none,
+        )?;
+    }
+    window::operation(|_| {});
+    Ok(())
+}

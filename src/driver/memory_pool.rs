@@ -1,0 +1,180 @@
+//! Stream-ordered memory pools.
+
+use super::buffer::DeviceBuffer;
+use super::context::Context;
+use super::disposal::Disposal;
+use super::mode::relaxed;
+use super::stream::Stream;
+use crate::error::{Error, Result};
+use crate::sys::{CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location};
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream-ordered memory pool of its own ([`CUmemoryPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)).
+/// Cheap to clone; destroyed when its last clone and its last buffer are gone. The device's default pool is never touched.
+#[derive(Clone)]
+pub struct MemoryPool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    context: Context,
+    raw: CUmemoryPool,
+}
+
+// SAFETY: a pool may be used from any thread; the driver synchronises.
+unsafe impl Send for Inner {}
+// SAFETY: likewise.
+unsafe impl Sync for Inner {}
+
+/// How to make a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct MemoryPoolOptions {
+    /// The most bytes that the pool may hold. `None`: the device's memory. It is always passed on: a pool without it reserves twice the
+    /// device's memory of address space.
+    pub max_bytes: Option<usize>,
+    /// How many unused bytes the pool keeps when a synchronisation would give them back. `None`: all. The driver's own default is none.
+    pub keep_bytes: Option<u64>,
+}
+
+impl MemoryPoolOptions {
+    /// With a limit.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// With this release threshold.
+    #[must_use]
+    pub fn keep_bytes(mut self, bytes: u64) -> Self {
+        self.keep_bytes = Some(bytes);
+        self
+    }
+}
+
+/// What a pool holds, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct MemoryPoolUsage {
+    /// Taken from the device.
+    pub reserved: u64,
+    /// Of these, lent out.
+    pub used: u64,
+}
+
+impl fmt::Debug for MemoryPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryPool").field("raw", &self.inner.raw).finish_non_exhaustive()
+    }
+}
+
+impl MemoryPool {
+    /// A pool on the context's device
+    /// ([`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)).
+    ///
+    /// # Errors
+    /// [`Error::PoolsUnsupported`] where the device has none, and what the driver returns.
+    pub fn new(context: &Context, options: MemoryPoolOptions) -> Result<MemoryPool> {
+        let device = context.device();
+        if !device.supports_memory_pools()? {
+            return Err(Error::PoolsUnsupported { device: device.name()?, driver: context.driver().version() });
+        }
+        let max_bytes = match options.max_bytes {
+            Some(bytes) => bytes,
+            None => device.total_memory()?,
+        };
+        // SAFETY: the all-zero bit pattern is a valid value of this plain structure of integers and pointers.
+        let mut properties: CUmemPoolProps = unsafe { core::mem::zeroed() };
+        properties.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = device_location(device.as_raw());
+        properties.maxSize = max_bytes;
+        let _bound = context.bind()?;
+        let _relaxed = relaxed(context.driver())?;
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: a valid place and filled properties.
+        unsafe { context.driver().cuMemPoolCreate(&mut raw, &properties)? };
+        let pool = MemoryPool { inner: Arc::new(Inner { context: context.clone(), raw }) };
+        let mut keep = options.keep_bytes.unwrap_or(u64::MAX);
+        // SAFETY: this attribute takes a 64-bit integer.
+        unsafe {
+            context.driver().cuMemPoolSetAttribute(
+                raw,
+                CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                (&raw mut keep).cast(),
+            )?;
+        }
+        Ok(pool)
+    }
+
+    /// The driver's handle. It stays valid as long as this value or a clone lives.
+    pub fn as_raw(&self) -> CUmemoryPool {
+        self.inner.raw
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Takes memory, in the stream's order
+    /// ([`cuMemAllocFromPoolAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)). Dropping the buffer
+    /// gives it back in the order of the same stream.
+    ///
+    /// # Errors
+    /// [`Error::StreamIsCapturing`] on a stream that is being captured: the memory would belong to the graph, whose second launch fails.
+    /// [`Error::ContextMismatch`], and what the driver returns (`CUDA_ERROR_OUT_OF_MEMORY` too when the pool's limit is reached).
+    pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<DeviceBuffer> {
+        self.context().expect_same(stream.context(), "stream")?;
+        if super::window::segment_of(stream)? != 0 {
+            return Err(Error::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync });
+        }
+        let driver = self.context().driver();
+        let _bound = self.context().bind()?;
+        let _relaxed = if super::window::is_open() { Some(relaxed(driver)?) } else { None };
+        let mut address = 0;
+        // SAFETY: live handles and a valid place. Zero bytes are an error to the driver.
+        unsafe { driver.cuMemAllocFromPoolAsync(&mut address, bytes.max(1), self.as_raw(), stream.as_raw())? };
+        Ok(DeviceBuffer::ordered(self.clone(), stream.clone(), address, bytes))
+    }
+
+    /// What it holds ([`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)). Works while
+    /// a segment is open.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn usage(&self) -> Result<MemoryPoolUsage> {
+        let driver = self.context().driver();
+        let _bound = self.context().bind()?;
+        let _relaxed = relaxed(driver)?;
+        let ask = |attribute| {
+            let mut value = 0_u64;
+            // SAFETY: these attributes are 64-bit integers.
+            unsafe { driver.cuMemPoolGetAttribute(self.as_raw(), attribute, (&raw mut value).cast())? };
+            Ok::<_, crate::sys::CallError>(value)
+        };
+        Ok(MemoryPoolUsage {
+            reserved: ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+            used: ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+        })
+    }
+
+    /// Gives unused memory beyond `keep` bytes back to the device
+    /// ([`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)). Not while a segment is open.
+    ///
+    /// # Errors
+    /// [`Error::SynchronizeWhileCapturing`], and what the driver returns.
+    pub fn trim(&self, keep: usize) -> Result<()> {
+        super::window::refuse_synchronize("memory pool")?;
+        let _bound = self.context().bind()?;
+        // SAFETY: a live pool.
+        Ok(unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.context.dispose(Disposal::Pool(self.raw));
+    }
+}

@@ -1,0 +1,40 @@
+//! Owned handles over the driver's objects, one family per file. All `unsafe` calls of the driver are made here.
+//!
+//! - A handle holds its parents, so nothing outlives its context.
+//! - Every call makes the handle's own context current and puts back what was current before, on error too: nothing depends on what the
+//!   calling thread had current.
+//! - A handle that is dropped while a capture is open on its context is destroyed when that capture closes ([`Context`]).
+//! - `from_raw` takes over a foreign handle, `borrow_raw` uses one and can keep its owner alive, `as_raw` hands one out.
+
+mod buffer;
+mod context;
+mod copy;
+mod device;
+mod disposal;
+mod event;
+mod exec;
+mod graph;
+mod launch;
+mod library;
+mod memory_pool;
+mod mode;
+mod module;
+mod stream;
+pub(crate) mod window;
+
+pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub(crate) use context::Bound;
+pub use context::{Context, MemoryInfo, Owner};
+pub use copy::{copy_device_to_device, copy_device_to_host, copy_host_to_device, copy_pinned_to_device, fill};
+pub use device::Device;
+pub use disposal::DropError;
+pub use event::{Event, EventFlags};
+pub use exec::{GraphExec, InstantiateError, InstantiateFlags};
+pub use graph::{Graph, NodeCounts};
+pub use launch::LaunchConfig;
+pub(crate) use library::Library;
+pub use memory_pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
+pub use mode::CaptureMode;
+pub(crate) use mode::relaxed;
+pub use module::{Kernel, Module, ParameterInfo};
+pub use stream::{Stream, StreamKind, StreamOptions};

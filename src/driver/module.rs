@@ -1,0 +1,235 @@
+//! Modules and their kernels.
+
+use super::context::Context;
+use super::disposal::Disposal;
+use super::launch::LaunchConfig;
+use super::stream::Stream;
+use super::window::{self, Kept};
+use crate::error::Result;
+use crate::sys::{CUfunction, CUmodule, Call};
+use core::ffi::c_void;
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::sync::Arc;
+
+/// A loaded module. Cheap to clone; it is unloaded when the last clone, the last of its kernels and the last graph that launches one of them
+/// are gone, and no capture is open.
+#[derive(Clone)]
+pub struct Module {
+    inner: Arc<ModuleInner>,
+}
+
+struct ModuleInner {
+    context: Context,
+    raw: CUmodule,
+    borrowed: bool,
+}
+
+// SAFETY: a module may be used from any thread; the driver synchronises.
+unsafe impl Send for ModuleInner {}
+// SAFETY: likewise.
+unsafe impl Sync for ModuleInner {}
+
+/// A kernel of a module. Cheap to clone; it keeps its module.
+#[derive(Clone)]
+pub struct Kernel {
+    module: Kept,
+    context: Context,
+    raw: CUfunction,
+    name: Arc<str>,
+}
+
+// SAFETY: a function may be launched from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: likewise.
+unsafe impl Sync for Kernel {}
+
+/// Where a kernel's parameter lies in its parameter space, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ParameterInfo {
+    /// From the start of the parameter space.
+    pub offset: usize,
+    /// Its size.
+    pub size: usize,
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module").field("raw", &self.inner.raw).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Module {
+    /// Loads PTX text ([`cuModuleLoadDataEx`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MODULE.html)). The driver compiles
+    /// it for its device; do it before capturing.
+    ///
+    /// # Errors
+    /// What the driver returns: `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` and the like.
+    pub fn load_ptx(context: &Context, ptx: &CStr) -> Result<Module> {
+        // SAFETY: NUL-terminated PTX text.
+        unsafe { Module::load_image(context, ptx.as_ptr().cast()) }
+    }
+
+    /// Loads a cubin or fat binary image.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    ///
+    /// # Safety
+    /// `image` points to a whole image of a kind that `cuModuleLoadData` takes.
+    pub unsafe fn load_image(context: &Context, image: *const c_void) -> Result<Module> {
+        let _bound = context.bind()?;
+        let mut raw = core::ptr::null_mut();
+        let none = core::ptr::null_mut();
+        // SAFETY: the caller vouches for the image; no options; the context is current.
+        unsafe { context.driver().cuModuleLoadDataEx(&mut raw, image, 0, none, core::ptr::null_mut())? };
+        Ok(Module { inner: Arc::new(ModuleInner { context: context.clone(), raw, borrowed: false }) })
+    }
+
+    /// Takes over a foreign module and unloads it in the end.
+    ///
+    /// # Safety
+    /// `raw` is a module of this context that nobody else unloads.
+    pub unsafe fn from_raw(context: &Context, raw: CUmodule) -> Module {
+        Module { inner: Arc::new(ModuleInner { context: context.clone(), raw, borrowed: false }) }
+    }
+
+    /// Uses a foreign module.
+    ///
+    /// # Safety
+    /// `raw` is a module of this context, and stays one for as long as this value, its kernels or captures of them live.
+    pub unsafe fn borrow_raw(context: &Context, raw: CUmodule) -> Module {
+        Module { inner: Arc::new(ModuleInner { context: context.clone(), raw, borrowed: true }) }
+    }
+
+    /// The driver's handle. It stays valid as long as this value or a clone lives.
+    pub fn as_raw(&self) -> CUmodule {
+        self.inner.raw
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The kernel of this name ([`cuModuleGetFunction`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MODULE.html)). With lazy
+    /// loading the driver would load its code at the first launch, under the context's lock and waiting for running work; here that is done
+    /// now (`cuFuncLoad`, where the driver has it).
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND` for a name that the module lacks, and what else the driver returns.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let context = self.context();
+        let text = CString::new(name).map_err(|_| crate::Error::BadName { name: name.to_owned() })?;
+        let _bound = context.bind()?;
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: a live module, a NUL-terminated name, a valid place.
+        unsafe { context.driver().cuModuleGetFunction(&mut raw, self.inner.raw, text.as_ptr())? };
+        if context.driver().supports(Call::cuFuncLoad) {
+            // SAFETY: a function just found.
+            unsafe { context.driver().cuFuncLoad(raw)? };
+        }
+        Ok(Kernel { module: self.inner.clone(), context: context.clone(), raw, name: name.into() })
+    }
+}
+
+impl Drop for ModuleInner {
+    fn drop(&mut self) {
+        if !self.borrowed {
+            self.context.dispose(Disposal::Module(self.raw));
+        }
+    }
+}
+
+impl Kernel {
+    /// The driver's handle. It stays valid as long as this value or its module lives.
+    pub fn as_raw(&self) -> CUfunction {
+        self.raw
+    }
+
+    /// Its name in the module.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Offset and size of each parameter
+    /// ([`cuFuncGetParamInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html), from CUDA 12.4 on).
+    ///
+    /// # Errors
+    /// [`CallError::Unsupported`](crate::sys::CallError::Unsupported) on an older driver, and what the driver returns.
+    pub fn parameters(&self) -> Result<Vec<ParameterInfo>> {
+        let driver = self.context.driver();
+        let _bound = self.context.bind()?;
+        let mut found = Vec::new();
+        if !driver.supports(Call::cuFuncGetParamInfo) {
+            // For the error that says so.
+            // SAFETY: the call does not reach the driver.
+            unsafe { driver.cuFuncGetParamInfo(self.raw, 0, core::ptr::null_mut(), core::ptr::null_mut())? };
+        }
+        let before = crate::sys::first_failure::get();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: a live function and two valid places.
+            match unsafe { driver.cuFuncGetParamInfo(self.raw, found.len(), &mut offset, &mut size) } {
+                Ok(()) => found.push(ParameterInfo { offset, size }),
+                // One past the last.
+                Err(error) if error.code() == crate::sys::CUresult::CUDA_ERROR_INVALID_VALUE => {
+                    crate::sys::first_failure::set(before);
+                    return Ok(found);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Launches the kernel with pointers to its arguments
+    /// ([`cuLaunchKernel`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html)). The driver copies the arguments before it
+    /// returns. In a segment the launch is recorded with these arguments, and the segment keeps the module.
+    ///
+    /// # Errors
+    /// [`ContextMismatch`](crate::Error::ContextMismatch) when stream and kernel belong to different contexts, and what the driver returns.
+    ///
+    /// # Safety
+    /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type. What the kernel reads and writes through
+    /// pointers among them is valid device memory whenever the work runs; for a recorded launch, at every replay.
+    pub unsafe fn launch_raw(
+        &self,
+        stream: &Stream,
+        config: LaunchConfig,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        self.context.expect_same(stream.context(), "stream")?;
+        let _bound = self.context.bind()?;
+        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
+        let extra = core::ptr::null_mut();
+        // SAFETY: live handles; the caller vouches for the arguments.
+        unsafe {
+            self.context.driver().cuLaunchKernel(
+                self.raw,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared_bytes,
+                stream.as_raw(),
+                arguments.as_mut_ptr(),
+                extra,
+            )?;
+        }
+        window::operation(|kept| window::keep(kept, &self.module));
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! Streams.
+
+use super::context::{Context, Owner};
+use super::disposal::Disposal;
+use super::event::Event;
+use super::window;
+use crate::error::{Error, Result};
+use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CallError};
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream. Cheap to clone; it is destroyed with its last clone, unless it is borrowed.
+#[derive(Clone)]
+pub struct Stream {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    context: Context,
+    raw: CUstream,
+    kind: StreamKind,
+    /// `None`: destroyed here.
+    borrowed: Option<Option<Owner>>,
+}
+
+// SAFETY: a stream may be used from any thread; the driver synchronises.
+unsafe impl Send for Inner {}
+// SAFETY: likewise.
+unsafe impl Sync for Inner {}
+
+/// How a stream is ordered with the legacy default stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum StreamKind {
+    /// Not at all: what a capture needs, and what the crate makes.
+    NonBlocking,
+    /// Waits for the legacy stream and the other way round: a call of any library on the legacy stream would break a capture.
+    Blocking,
+    /// The legacy default stream itself.
+    Legacy,
+}
+
+/// How to make a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct StreamOptions {
+    /// Lower numbers go first; clamped by the driver to what the device has. `None` is the default priority.
+    pub priority: Option<i32>,
+}
+
+impl StreamOptions {
+    /// With this priority.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("raw", &self.inner.raw).field("kind", &self.inner.kind).finish()
+    }
+}
+
+impl PartialEq for Stream {
+    fn eq(&self, other: &Stream) -> bool {
+        self.inner.raw == other.inner.raw && self.inner.context.same(&other.inner.context)
+    }
+}
+
+impl Eq for Stream {}
+
+impl Stream {
+    /// A non-blocking stream of default priority.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn new(context: &Context) -> Result<Stream> {
+        Stream::with_options(context, StreamOptions::default())
+    }
+
+    /// A non-blocking stream
+    /// ([`cuStreamCreateWithPriority`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn with_options(context: &Context, options: StreamOptions) -> Result<Stream> {
+        let _bound = context.bind()?;
+        let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING.0;
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: `raw` is a valid place; the context is current.
+        unsafe { context.driver().cuStreamCreateWithPriority(&mut raw, flags, options.priority.unwrap_or(0))? };
+        Ok(Stream {
+            inner: Arc::new(Inner { context: context.clone(), raw, kind: StreamKind::NonBlocking, borrowed: None }),
+        })
+    }
+
+    /// Takes over a foreign stream and destroys it in the end.
+    ///
+    /// # Errors
+    /// [`Error::ContextMismatch`] when it belongs to another context, and what the driver returns.
+    ///
+    /// # Safety
+    /// `raw` is a stream of this driver that nobody else destroys.
+    pub unsafe fn from_raw(context: &Context, raw: CUstream) -> Result<Stream> {
+        let kind = inspect(context, raw)?;
+        Ok(Stream { inner: Arc::new(Inner { context: context.clone(), raw, kind, borrowed: None }) })
+    }
+
+    /// Uses a foreign stream, and keeps `owner` alive as long as this value or a clone lives. A null handle is the legacy default stream.
+    ///
+    /// # Errors
+    /// [`Error::ContextMismatch`] when it belongs to another context, and what the driver returns.
+    ///
+    /// # Safety
+    /// `raw` is a stream of this driver, and stays one for as long as this value or a clone lives.
+    pub unsafe fn borrow_raw(context: &Context, raw: CUstream, owner: Option<Owner>) -> Result<Stream> {
+        let kind = inspect(context, raw)?;
+        Ok(Stream { inner: Arc::new(Inner { context: context.clone(), raw, kind, borrowed: Some(owner) }) })
+    }
+
+    /// The driver's handle. It stays valid as long as this value or a clone lives.
+    #[inline]
+    pub fn as_raw(&self) -> CUstream {
+        self.inner.raw
+    }
+
+    /// The context.
+    #[inline]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// How it is ordered with the legacy default stream.
+    pub fn kind(&self) -> StreamKind {
+        self.inner.kind
+    }
+
+    /// Its priority ([`cuStreamGetPriority`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn priority(&self) -> Result<i32> {
+        let _bound = self.context().bind()?;
+        let mut priority = 0;
+        // SAFETY: a live stream and a valid place.
+        unsafe { self.context().driver().cuStreamGetPriority(self.as_raw(), &mut priority)? };
+        Ok(priority)
+    }
+
+    /// A number that no other stream of the process has
+    /// ([`cuStreamGetId`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn id(&self) -> Result<u64> {
+        let _bound = self.context().bind()?;
+        let mut id = 0;
+        // SAFETY: a live stream and a valid place.
+        unsafe { self.context().driver().cuStreamGetId(self.as_raw(), &mut id)? };
+        Ok(id)
+    }
+
+    /// Waits until all work on the stream is done
+    /// ([`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
+    ///
+    /// # Errors
+    /// [`Error::SynchronizeWhileCapturing`] when this thread has a segment open: the call would invalidate the capture. What the driver
+    /// returns, which may come from earlier work.
+    pub fn synchronize(&self) -> Result<()> {
+        window::refuse_synchronize("stream")?;
+        self.settle()
+    }
+
+    /// Waits, whatever the thread has open.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let _bound = self.context().bind()?;
+        // SAFETY: a live stream.
+        Ok(unsafe { self.context().driver().cuStreamSynchronize(self.as_raw())? })
+    }
+
+    /// Whether all work on the stream is done ([`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
+    ///
+    /// # Errors
+    /// As for [`synchronize`](Stream::synchronize).
+    pub fn is_idle(&self) -> Result<bool> {
+        window::refuse_synchronize("stream")?;
+        let _bound = self.context().bind()?;
+        // SAFETY: a live stream.
+        ready(unsafe { self.context().driver().cuStreamQuery(self.as_raw()) })
+    }
+
+    /// Makes later work on the stream wait for the event's latest record
+    /// ([`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)). In a segment, waiting for an event
+    /// that the segment recorded draws the stream into the capture: it must be joined before the segment ends.
+    ///
+    /// # Errors
+    /// [`Error::EventFromSegment`] for an event recorded in a segment that is not open any more,
+    /// [`Error::EventFromOutside`] in a segment for one that was recorded before it, and what the driver returns.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.context().expect_same(event.context(), "event")?;
+        window::check_wait(self, event)?;
+        let _bound = self.context().bind()?;
+        // SAFETY: both handles are live.
+        unsafe { self.context().driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0)? };
+        window::waited(self, event);
+        Ok(())
+    }
+
+    /// The reason why the stream can't be captured, if there is one (rule 11 of the crate: the legacy stream and blocking streams).
+    pub(crate) fn refuse_for_capture(&self) -> Result<()> {
+        match self.kind() {
+            StreamKind::NonBlocking => Ok(()),
+            StreamKind::Blocking => Err(Error::BlockingStream),
+            StreamKind::Legacy => Err(Error::LegacyStream),
+        }
+    }
+}
+
+/// `Ok(false)` for `CUDA_ERROR_NOT_READY`.
+pub(super) fn ready(done: Result<(), CallError>) -> Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if error.code() == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The stream's kind, after a check that it belongs to the context.
+fn inspect(context: &Context, raw: CUstream) -> Result<StreamKind> {
+    const LEGACY: usize = 1;
+    if raw.is_null() || raw as usize == LEGACY {
+        return Ok(StreamKind::Legacy);
+    }
+    let driver = context.driver();
+    let _bound = context.bind()?;
+    let mut owner = core::ptr::null_mut();
+    // SAFETY: the caller vouches for the stream; `owner` is a valid place.
+    unsafe { driver.cuStreamGetCtx(raw, &mut owner)? };
+    if owner != context.as_raw() {
+        let expected = context.device().ordinal();
+        // SAFETY: the driver just gave the handle.
+        let got = unsafe { Context::borrow_raw(driver, owner, None)? }.device().ordinal();
+        return Err(Error::ContextMismatch { what: "stream", expected, got });
+    }
+    let mut flags = 0;
+    // SAFETY: as above.
+    unsafe { driver.cuStreamGetFlags(raw, &mut flags)? };
+    let non_blocking = flags & CUstream_flags_enum::CU_STREAM_NON_BLOCKING.0 != 0;
+    Ok(if non_blocking { StreamKind::NonBlocking } else { StreamKind::Blocking })
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.borrowed.is_none() {
+            self.context.dispose(Disposal::Stream(self.raw));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The capture window: what the crate knows on the capturing thread while a segment is open.
+//!
+//! 1. A thread has at most one window. It is opened by `cuStreamBeginCapture` and closed by `cuStreamEndCapture`, on the same thread.
+//! 2. Between the two, drops on the context are queued, and whatever a launch or copy refers to is kept alive by the segment.
+//! 3. Every way out closes it: [`Window`] ends the capture when it drops.
+
+use super::context::Context;
+use super::event::Event;
+use super::mode::CaptureMode;
+use super::stream::Stream;
+use crate::error::{Error, Result};
+use crate::sys::{CUgraph, CUresult, CUstreamCaptureStatus, CallError, first_failure};
+use std::any::Any;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a segment's graph refers to and must keep alive.
+pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
+
+struct State {
+    stream: Stream,
+    serial: u64,
+    /// The recording that the segment belongs to.
+    recording: u64,
+    /// How many operations of the crate went into the segment so far.
+    operations: usize,
+    kept: Vec<Kept>,
+    /// The operation at which another stream was last drawn into the capture.
+    forked_at: Option<usize>,
+}
+
+thread_local! {
+    static OPEN: RefCell<Option<State>> = const { RefCell::new(None) };
+}
+
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// An open segment of this thread.
+pub(crate) struct Window {
+    stream: Stream,
+    closed: bool,
+    /// The end must be on the thread that began.
+    _thread: PhantomData<*const ()>,
+}
+
+/// What came of a segment.
+pub(crate) struct Captured {
+    /// The graph; the caller destroys it.
+    pub(crate) graph: CUgraph,
+    pub(crate) kept: Vec<Kept>,
+    pub(crate) operations: usize,
+}
+
+/// Why a segment could not be ended well.
+pub(crate) struct Failed {
+    /// What ending the capture returned.
+    pub(crate) end: CallError,
+    /// The first call that failed since the segment began, as far as it went through the crate.
+    pub(crate) first: Option<CallError>,
+    pub(crate) operations: usize,
+    pub(crate) forked_at: Option<usize>,
+}
+
+impl Window {
+    /// Opens a segment on the stream
+    /// ([`cuStreamBeginCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
+    pub(crate) fn open(stream: &Stream, mode: CaptureMode, recording: u64) -> Result<Window> {
+        let context = stream.context();
+        if is_open() {
+            return Err(Error::NestedCapture);
+        }
+        first_failure::clear();
+        context.capture_opens();
+        let begun = context.bind().and_then(|_bound| {
+            // SAFETY: a live stream.
+            unsafe { context.driver().cuStreamBeginCapture_v2(stream.as_raw(), mode.as_raw()) }
+        });
+        if let Err(error) = begun {
+            context.capture_closed();
+            return Err(error.into());
+        }
+        let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
+        let state =
+            State { stream: stream.clone(), serial, recording, operations: 0, kept: Vec::new(), forked_at: None };
+        OPEN.with_borrow_mut(|open| *open = Some(state));
+        Ok(Window { stream: stream.clone(), closed: false, _thread: PhantomData })
+    }
+
+    /// Ends the segment ([`cuStreamEndCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
+    pub(crate) fn close(mut self) -> Result<Captured, Failed> {
+        let (graph, state) = self.end();
+        match graph {
+            Ok(graph) => Ok(Captured { graph, kept: state.kept, operations: state.operations }),
+            Err(end) => {
+                let first = first_failure::get().filter(|first| *first != end);
+                Err(Failed { end, first, operations: state.operations, forked_at: state.forked_at })
+            }
+        }
+    }
+
+    /// How many operations went into it so far.
+    pub(crate) fn operations(&self) -> usize {
+        OPEN.with_borrow(|open| open.as_ref().map_or(0, |state| state.operations))
+    }
+
+    fn end(&mut self) -> (Result<CUgraph, CallError>, State) {
+        self.closed = true;
+        let context = self.stream.context();
+        let mut graph = core::ptr::null_mut();
+        // The capture is ended whatever happens to the context: a stream that stays in capture fails all later work on it.
+        let _bound = context.bind_stubbornly();
+        // SAFETY: a live stream and a valid place.
+        let ended = unsafe { context.driver().cuStreamEndCapture(self.stream.as_raw(), &mut graph) };
+        let state = OPEN.with_borrow_mut(Option::take).unwrap_or_else(|| State {
+            stream: self.stream.clone(),
+            serial: 0,
+            recording: 0,
+            operations: 0,
+            kept: Vec::new(),
+            forked_at: None,
+        });
+        context.capture_closed();
+        let graph = match ended {
+            Ok(()) if graph.is_null() => Err(CallError::Failed {
+                call: crate::sys::Call::cuStreamEndCapture,
+                code: CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            }),
+            Ok(()) => Ok(graph),
+            Err(error) => {
+                destroy_if_any(context, graph);
+                Err(error)
+            }
+        };
+        (graph, state)
+    }
+}
+
+/// A failing end gives a null graph; should it ever give one all the same, it is not leaked.
+fn destroy_if_any(context: &Context, graph: CUgraph) {
+    if !graph.is_null() {
+        context.dispose(super::disposal::Disposal::Graph(graph));
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if !self.closed {
+            let (graph, _state) = self.end();
+            destroy_if_any(self.stream.context(), graph.unwrap_or(core::ptr::null_mut()));
+        }
+    }
+}
+
+/// Whether this thread has a segment open.
+pub(crate) fn is_open() -> bool {
+    OPEN.with_borrow(Option::is_some)
+}
+
+/// Counts an operation that goes into the open segment, if there is one; and keeps what it refers to.
+pub(crate) fn operation(keep: impl FnOnce(&mut Vec<Kept>)) {
+    OPEN.with_borrow_mut(|open| {
+        if let Some(state) = open {
+            state.operations += 1;
+            keep(&mut state.kept);
+        }
+    });
+}
+
+/// Adds to what a segment keeps, unless it is there.
+pub(crate) fn keep(kept: &mut Vec<Kept>, what: &Kept) {
+    // The latest are the likeliest: a layer's weights are used in runs.
+    if !kept.iter().rev().any(|held| Arc::ptr_eq(held, what)) {
+        kept.push(what.clone());
+    }
+}
+
+/// Keeps something for the open segment, if there is one, unless it was made in the recording that the segment belongs to.
+pub(crate) fn keep_in_segment(made_in: u64, what: impl FnOnce() -> Kept) {
+    OPEN.with_borrow_mut(|open| {
+        if let Some(state) = open.as_mut().filter(|state| state.recording != made_in || made_in == 0) {
+            keep(&mut state.kept, &what());
+        }
+    });
+}
+
+/// Refuses a wait on the host while a segment is open: it would invalidate the capture (900).
+pub(crate) fn refuse_synchronize(what: &'static str) -> Result<()> {
+    if is_open() { Err(Error::SynchronizeWhileCapturing { what }) } else { Ok(()) }
+}
+
+/// Whether the stream takes part in the open segment, as the driver sees it.
+fn takes_part(stream: &Stream) -> Result<bool> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let _bound = stream.context().bind()?;
+    // SAFETY: a live stream and a valid place.
+    unsafe { stream.context().driver().cuStreamIsCapturing(stream.as_raw(), &mut status)? };
+    Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// The serial number of the open segment that the stream takes part in, or 0.
+pub(super) fn segment_of(stream: &Stream) -> Result<u64> {
+    match OPEN.with_borrow(|open| open.as_ref().map(|state| (state.serial, state.stream == *stream))) {
+        None => Ok(0),
+        Some((serial, true)) => Ok(serial),
+        Some((serial, false)) => Ok(if takes_part(stream)? { serial } else { 0 }),
+    }
+}
+
+/// Refuses waits that the driver would answer with a code that says little, or by invalidating the capture.
+pub(super) fn check_wait(stream: &Stream, event: &Event) -> Result<()> {
+    let open = OPEN.with_borrow(|open| open.as_ref().map(|state| state.serial)).unwrap_or(0);
+    match (event.segment(), open) {
+        (0, 0) => Ok(()),
+        (0, _) if segment_of(stream)? != 0 => Err(Error::EventFromOutside),
+        (0, _) => Ok(()),
+        (segment, open) if segment == open => Ok(()),
+        _ => Err(Error::EventFromSegment),
+    }
+}
+
+/// Notes that a stream was drawn into the open segment.
+pub(super) fn waited(stream: &Stream, event: &Event) {
+    OPEN.with_borrow_mut(|open| {
+        if let Some(state) = open {
+            if event.segment() == state.serial && state.stream != *stream {
+                state.forked_at = Some(state.operations);
+            }
+        }
+    });
+}
+
+/// Refuses a query or a wait on the host for an event of a segment, and any while a segment is open.
+pub(super) fn check_host_use(event: &Event) -> Result<()> {
+    if event.segment() != 0 {
+        return Err(Error::EventFromSegment);
+    }
+    refuse_synchronize("event")
+}

@@ -1,0 +1,133 @@
+//! Whose turn it is: recordings and replays of one pool run one after the other, on the host and on the device.
+
+use crate::driver::{Event, Stream};
+use crate::error::{Error, Result};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// The turn of a pool. Taking it uncontended is one atomic exchange; a thread that finds it taken sleeps.
+pub(crate) struct Turn {
+    /// The number of the thread that has it, or 0.
+    holder: AtomicU64,
+    waiting: AtomicUsize,
+    sleep: Mutex<()>,
+    given_back: Condvar,
+    /// Touched by the holder only.
+    order: UnsafeCell<Order>,
+}
+
+struct Order {
+    /// The stream of the last replay or recording.
+    last: Option<Stream>,
+    event: Event,
+}
+
+// SAFETY: `order` is only touched by the thread that holds the turn; taking it and giving it back synchronise.
+unsafe impl Sync for Turn {}
+
+/// Held while a recording or a replay runs.
+pub(crate) struct TurnGuard<'a> {
+    turn: &'a Turn,
+    /// The turn belongs to the thread.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Turn {
+    pub(crate) fn new(event: Event) -> Turn {
+        Turn {
+            holder: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            given_back: Condvar::new(),
+            order: UnsafeCell::new(Order { last: None, event }),
+        }
+    }
+
+    /// Takes the turn; waits while another thread has it.
+    ///
+    /// Fails with [`Error::PoolBusy`] when this thread has it already: waiting would be for ever.
+    #[inline]
+    pub(crate) fn take(&self) -> Result<TurnGuard<'_>> {
+        let me = thread_number();
+        if let Err(holder) = self.try_take(me) {
+            if holder == me {
+                return Err(Error::PoolBusy);
+            }
+            self.wait(me);
+        }
+        Ok(TurnGuard { turn: self, _thread: std::marker::PhantomData })
+    }
+
+    #[inline]
+    fn try_take(&self, me: u64) -> Result<u64, u64> {
+        self.holder.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
+    #[cold]
+    fn wait(&self, me: u64) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        // The number of waiting threads is up before the look at the holder, and the holder gives back before it looks at that number: one of
+        // the two sees the other.
+        while self.try_take(me).is_err() {
+            sleep = self.given_back.wait(sleep).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(sleep);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The stream of the last replay or recording, when nobody can take a turn any more.
+    pub(super) fn last_stream(&mut self) -> Option<Stream> {
+        self.order.get_mut().last.take()
+    }
+}
+
+impl TurnGuard<'_> {
+    /// Makes later work on the stream wait for the pool's last replay or recording, and notes the stream as the last. On the same stream as
+    /// before it costs nothing: the stream itself keeps the order.
+    #[inline]
+    pub(crate) fn order(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: this thread has the turn, and nothing below comes back here.
+        let order = unsafe { &mut *self.turn.order.get() };
+        if order.last.as_ref() == Some(stream) {
+            return Ok(());
+        }
+        if let Some(last) = &order.last {
+            order.event.record(last)?;
+            stream.wait(&order.event)?;
+        }
+        let before = order.last.replace(stream.clone());
+        // Only now, as the drop of a stream may run a caller's hook.
+        drop(before);
+        Ok(())
+    }
+
+    /// Makes the event the place of the last replay or recording, if there was one.
+    pub(crate) fn mark_last(&self, event: &Event) -> Result<bool> {
+        // SAFETY: as above.
+        let order = unsafe { &*self.turn.order.get() };
+        order.last.as_ref().map_or(Ok(false), |last| event.record(last).map(|()| true))
+    }
+}
+
+impl Drop for TurnGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.turn.holder.store(0, Ordering::SeqCst);
+        if self.turn.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.turn.sleep.lock().unwrap_or_else(PoisonError::into_inner));
+            self.turn.given_back.notify_all();
+        }
+    }
+}
+
+/// A number for the calling thread that no other thread has had.
+#[inline]
+fn thread_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}

@@ -1,0 +1,104 @@
+//! Tensors and values as kernel arguments.
+
+use super::owned::Tensor;
+use crate::driver::window::{self, Kept};
+use crate::driver::{Kernel, LaunchConfig, Stream};
+use crate::error::{Error, Result};
+use core::ffi::c_void;
+
+/// The most arguments of one launch.
+pub const MAX_ARGUMENTS: usize = 32;
+
+/// One argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Arg<'a> {
+    /// A pointer to the tensor's first element.
+    Tensor(&'a Tensor),
+    /// A 32-bit unsigned value.
+    U32(u32),
+    /// A 32-bit signed value.
+    I32(i32),
+    /// A 64-bit unsigned value, or a raw address, for which the caller answers.
+    U64(u64),
+    /// A 64-bit signed value.
+    I64(i64),
+    /// A 32-bit floating-point value.
+    F32(f32),
+    /// A 64-bit floating-point value.
+    F64(f64),
+    /// The bytes of a structure that is passed by value.
+    Bytes(&'a [u8]),
+}
+
+macro_rules! from_values {
+    ($($type:ty => $variant:ident),* $(,)?) => {
+        $(
+            impl From<$type> for Arg<'_> {
+                fn from(value: $type) -> Self {
+                    Arg::$variant(value)
+                }
+            }
+        )*
+    };
+}
+
+from_values! { u32 => U32, i32 => I32, u64 => U64, i64 => I64, f32 => F32, f64 => F64 }
+
+impl<'a> From<&'a Tensor> for Arg<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Arg::Tensor(tensor)
+    }
+}
+
+impl Kernel {
+    /// Launches the kernel ([`cuLaunchKernel`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html)). In a segment the launch
+    /// is recorded with these arguments, and the segment keeps the tensors among them that are not of the recording itself. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooManyArguments`], [`Error::ContextMismatch`] for a stream or tensor of another context, [`Error::Place`] for a host tensor,
+    /// and what the driver returns.
+    ///
+    /// # Safety
+    /// There is one argument for each parameter of the kernel, of its type and size, and the kernel reads and writes no more memory than the
+    /// tensors have.
+    pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, arguments: &[Arg<'_>]) -> Result<()> {
+        if arguments.len() > MAX_ARGUMENTS {
+            return Err(Error::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS });
+        }
+        let mut addresses = [0_u64; MAX_ARGUMENTS];
+        let mut pointers = [core::ptr::null_mut::<c_void>(); MAX_ARGUMENTS];
+        for ((argument, address), pointer) in arguments.iter().zip(&mut addresses).zip(&mut pointers) {
+            *pointer = match argument {
+                Arg::Tensor(tensor) => {
+                    tensor.expect_on(self.context(), "kernel argument")?;
+                    *address = tensor.address();
+                    (&raw mut *address).cast()
+                }
+                Arg::U32(value) => (&raw const *value).cast_mut().cast(),
+                Arg::I32(value) => (&raw const *value).cast_mut().cast(),
+                Arg::U64(value) => (&raw const *value).cast_mut().cast(),
+                Arg::I64(value) => (&raw const *value).cast_mut().cast(),
+                Arg::F32(value) => (&raw const *value).cast_mut().cast(),
+                Arg::F64(value) => (&raw const *value).cast_mut().cast(),
+                Arg::Bytes(bytes) => bytes.as_ptr().cast_mut().cast(),
+            };
+        }
+        // SAFETY: one pointer for each argument, valid through the call, which copies the values; the caller vouches for the rest.
+        unsafe { self.launch_raw(stream, config, &mut pointers[..arguments.len()])? };
+        for argument in arguments {
+            if let Arg::Tensor(tensor) = argument {
+                tensor.keep_in_segment();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// If a segment is open, it keeps this tensor's memory for as long as it can be replayed; memory of the recording itself is the
+    /// recording's anyway. For code that hands the address to a foreign library; the crate's own launches and copies do it.
+    pub fn keep_in_segment(&self) {
+        window::keep_in_segment(self.storage().recording, || -> Kept { self.storage().clone() });
+    }
+}

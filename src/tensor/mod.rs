@@ -1,0 +1,26 @@
+//! Tensors: an element type, a layout, and memory that someone owns.
+//!
+//! - `dtype`: element types.
+//! - `layout`: shape and strides.
+//! - `storage`: where the bytes lie and who gives them back.
+//! - `owned`: [`Tensor`], which shares its storage with its views and clones.
+//! - `weak`: [`WeakTensor`], which owns nothing.
+//! - `transfer`: host data in and out.
+//! - `argument`: tensors and values as kernel arguments.
+//! - `padding`: the scrub of padded tails, the landing of a break's result, slices to the real rows.
+
+mod argument;
+mod dtype;
+mod layout;
+mod owned;
+pub(crate) mod padding;
+pub(crate) mod storage;
+mod transfer;
+mod weak;
+
+pub use argument::{Arg, MAX_ARGUMENTS};
+pub use dtype::{DType, Element};
+pub use layout::{Layout, MAX_RANK};
+pub use owned::{Place, Tensor};
+pub use padding::{scrub_padding_tail, slice_to_real_tokens};
+pub use weak::{WeakRef, WeakTensor, weak_ref};

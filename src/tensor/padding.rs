@@ -1,0 +1,102 @@
+//! Padded tails: scrubbing them, landing a break's result with its tail zeroed, and slicing to the real rows.
+
+use super::owned::Tensor;
+use crate::driver::{Stream, window};
+use crate::error::{Error, Result};
+use crate::kernels::{self, TensorDesc};
+
+/// Zeroes rows `[rows..]` of every tensor, in the stream's order; all of them in one launch (up to [`kernels::SCRUB_TENSORS`]). Absent tensors
+/// and those with no more rows are skipped. Any element type and any strides.
+///
+/// In a segment the launch is recorded with this number of rows.
+///
+/// # Errors
+/// [`Error::Place`] for a host tensor, [`Error::ContextMismatch`], and what the driver returns.
+pub fn scrub_padding_tail<'a, I, T>(stream: &Stream, rows: usize, tensors: I) -> Result<()>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<Option<&'a Tensor>>,
+{
+    let mut batch = kernels::ScrubBatch::new(rows);
+    for tensor in tensors.into_iter().filter_map(Into::into) {
+        if tensor.rows() <= rows || tensor.elements() == 0 {
+            continue;
+        }
+        tensor.expect_on(stream.context(), "tensor to scrub")?;
+        if !batch.add(&describe(tensor)) {
+            launch_scrub(stream, &batch)?;
+            batch = kernels::ScrubBatch::new(rows);
+            batch.add(&describe(tensor));
+        }
+        tensor.keep_in_segment();
+    }
+    launch_scrub(stream, &batch)
+}
+
+fn launch_scrub(stream: &Stream, batch: &kernels::ScrubBatch) -> Result<()> {
+    let Some(launch) = batch.launch() else { return Ok(()) };
+    let library = stream.context().library()?;
+    // SAFETY: the parameters describe live tensors of the stream's context.
+    unsafe { library.scrub(stream, &launch)? };
+    window::operation(|_| {});
+    Ok(())
+}
+
+/// The leading `rows` rows of each tensor, as views and in order. Absent tensors stay absent; those with no more rows come back as they are.
+pub fn slice_to_real_tokens<'a, I, T>(rows: usize, tensors: I) -> Vec<Option<Tensor>>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<Option<&'a Tensor>>,
+{
+    tensors.into_iter().map(|tensor| tensor.into().map(|tensor| tensor.leading_rows(rows))).collect()
+}
+
+/// Lands a break's result in its handoff, in the stream's order.
+///
+/// The result fills the handoff's leading rows. With `valid_rows`, the handoff's rows from there on are zero afterwards, by the same kernel;
+/// without it, rows that the result does not have are left as they are. A result that is the handoff itself is not copied.
+pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_rows: Option<usize>) -> Result<()> {
+    check_landing(result, handoff)?;
+    if handoff.elements() == 0 {
+        return Ok(());
+    }
+    let rows = handoff.rows();
+    let valid = valid_rows.unwrap_or(rows).min(rows);
+    if result.same_place(handoff) {
+        return if valid < rows { scrub_padding_tail(stream, valid, [handoff]) } else { Ok(()) };
+    }
+    if result.overlaps(handoff) {
+        return Err(Error::Overlap);
+    }
+    // Rows that neither the result has nor a valid number of rows zeroes are left alone.
+    let until = if valid_rows.is_some() { rows } else { result.rows() };
+    let (from, to) = (describe(result), describe(handoff));
+    let Some(launch) = kernels::landing(&from, &to, valid, until) else { return Ok(()) };
+    result.expect_on(stream.context(), "break's result")?;
+    handoff.expect_on(stream.context(), "handoff")?;
+    let library = stream.context().library()?;
+    // SAFETY: the parameters describe live tensors of the stream's context.
+    unsafe { library.land(stream, &launch) }
+}
+
+/// Whether a result fits its handoff: the same element type and trailing shape, and no more rows.
+pub(crate) fn check_landing(result: &Tensor, handoff: &Tensor) -> Result<()> {
+    if result.dtype() != handoff.dtype() {
+        return Err(Error::DType { what: "break's result", expected: handoff.dtype(), got: result.dtype() });
+    }
+    let fits = result.layout().same_row_shape(handoff.layout()) && result.rows() <= handoff.rows();
+    if !fits {
+        let expected = format!("{} or fewer rows", handoff.layout());
+        return Err(Error::Shape { what: "break's result", expected, got: *result.layout() });
+    }
+    Ok(())
+}
+
+fn describe(tensor: &Tensor) -> TensorDesc<'_> {
+    TensorDesc {
+        address: tensor.address(),
+        element_size: tensor.dtype().size() as u32,
+        shape: tensor.shape(),
+        strides: tensor.strides(),
+    }
+}

@@ -1,0 +1,106 @@
+//! Host data in and out of tensors, always in the order of a stream.
+
+use super::dtype::{Element, bytes_of, bytes_of_mut};
+use super::layout::Layout;
+use super::owned::{Place, Tensor};
+use crate::driver::{Context, Stream, copy_device_to_host, copy_host_to_device, fill};
+use crate::error::{Error, Result};
+
+impl Tensor {
+    /// A device tensor with these values, in memory of its own. Waits for the copy.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there are more or fewer values than elements, and what the driver returns.
+    pub fn from_slice<T: Element>(stream: &Stream, values: &[T], shape: &[usize]) -> Result<Tensor> {
+        let tensor = Tensor::empty(stream.context(), T::DTYPE, shape)?;
+        tensor.write(stream, values)?;
+        Ok(tensor)
+    }
+
+    /// A device tensor of zeros, in memory of its own. The memset is enqueued on the stream.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn zeros(stream: &Stream, dtype: super::DType, shape: &[usize]) -> Result<Tensor> {
+        let tensor = Tensor::empty(stream.context(), dtype, shape)?;
+        tensor.fill_bytes(stream, 0)?;
+        Ok(tensor)
+    }
+
+    /// Writes all elements, in row-major order, after the work that is on the stream, and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::DType`], [`Error::Shape`] when there are more or fewer values than elements or the tensor is not contiguous,
+    /// [`Error::HostMemoryInSegment`] while a segment is open, and what the driver returns.
+    pub fn write<T: Element>(&self, stream: &Stream, values: &[T]) -> Result<()> {
+        self.expect_dtype::<T>("write")?;
+        self.device_context("the tensor to write")?.expect_same(stream.context(), "stream")?;
+        if values.len() != self.elements() || !self.layout().is_contiguous() {
+            let expected = format!("a contiguous tensor of {} elements", values.len());
+            return Err(Error::Shape { what: "write", expected, got: *self.layout() });
+        }
+        // SAFETY: the tensor's storage is live and reaches as far as its layout, checked when it was made.
+        unsafe { copy_host_to_device(self.address(), bytes_of(values), stream) }
+    }
+
+    /// All elements in row-major order, after the work that is on the stream. Waits for it.
+    ///
+    /// # Errors
+    /// [`Error::DType`], [`Error::HostMemoryInSegment`] while a segment is open, and what the driver returns.
+    pub fn read<T: Element>(&self, stream: &Stream) -> Result<Vec<T>> {
+        self.expect_dtype::<T>("read")?;
+        let mut span = Vec::new();
+        match self.place() {
+            Place::Device => {
+                self.device_context("the tensor to read")?.expect_same(stream.context(), "stream")?;
+                // SAFETY: every bit pattern is a value of an element, zeros too.
+                span.resize(self.layout().extent(), unsafe { core::mem::zeroed::<T>() });
+                // SAFETY: the storage is live and reaches as far as the layout.
+                unsafe { copy_device_to_host(bytes_of_mut(&mut span), self.address(), stream)? };
+            }
+            Place::Host => {
+                let first = self.address() as *const T;
+                // SAFETY: host storage is initialised, aligned to 8 bytes, and reaches as far as the layout.
+                span.extend_from_slice(unsafe { core::slice::from_raw_parts(first, self.layout().extent()) });
+            }
+        }
+        if self.layout().is_contiguous() {
+            return Ok(span);
+        }
+        let mut values = Vec::with_capacity(self.elements());
+        self.layout().for_each_offset(|offset| values.push(span[offset]));
+        Ok(values)
+    }
+
+    /// Sets every byte of a contiguous tensor, in the stream's order. In a segment it is recorded.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor that is not contiguous, and what the driver returns.
+    pub fn fill_bytes(&self, stream: &Stream, value: u8) -> Result<()> {
+        self.device_context("the tensor to fill")?.expect_same(stream.context(), "stream")?;
+        if !self.layout().is_contiguous() {
+            return Err(Error::Shape { what: "fill", expected: "a contiguous tensor".into(), got: *self.layout() });
+        }
+        // SAFETY: the storage is live and reaches as far as the layout; a segment keeps it.
+        unsafe { fill(self.address(), value, self.extent_bytes(), stream)? };
+        self.keep_in_segment();
+        Ok(())
+    }
+
+    fn expect_dtype<T: Element>(&self, what: &'static str) -> Result<()> {
+        if self.dtype() == T::DTYPE {
+            return Ok(());
+        }
+        Err(Error::DType { what, expected: self.dtype(), got: T::DTYPE })
+    }
+
+    /// Checks that a tensor is of this context, in device memory.
+    pub(crate) fn expect_on(&self, context: &Context, what: &'static str) -> Result<()> {
+        context.expect_same(self.device_context(what)?, what)
+    }
+
+    /// Row-major with the same shape and element type.
+    pub(crate) fn contiguous_layout(&self) -> Layout {
+        Layout::contiguous(self.shape()).unwrap_or(*self.layout())
+    }
+}

@@ -1,0 +1,50 @@
+//! What the integration tests share.
+#![allow(dead_code)]
+
+mod ledger;
+mod rig;
+
+use breakable_cuda_graph::Driver;
+pub use ledger::Ledger;
+pub use rig::{Rig, assert_close, assert_same, random_values};
+
+/// The driver under test: libcuda with the feature `driver-tests`, where anything that keeps it from working fails the test; the reference
+/// driver otherwise.
+#[cfg(feature = "driver-tests")]
+pub fn driver() -> Driver {
+    Driver::load().unwrap_or_else(|error| panic!("the feature driver-tests needs a usable device: {error}"))
+}
+
+/// The driver under test: libcuda with the feature `driver-tests`, the reference driver otherwise.
+#[cfg(not(feature = "driver-tests"))]
+pub fn driver() -> Driver {
+    reference(1)
+}
+
+/// A reference driver with this seed for its order of interleaving.
+pub fn reference(seed: u64) -> Driver {
+    let options = breakable_cuda_graph::reference::Options::default().seed(seed);
+    Driver::reference_with(options).expect("the reference driver loads")
+}
+
+/// The orders of interleaving that are tried on the reference driver.
+pub const SEEDS: u64 = 64;
+
+/// Runs a test body for each of [`SEEDS`] orders of interleaving on the reference driver; once with `driver-tests`.
+pub fn for_each_seed(body: impl Fn(Rig)) {
+    for_each_driver(|driver| body(Rig::new(driver)));
+}
+
+/// As [`for_each_seed`], with the driver alone.
+pub fn for_each_driver(body: impl Fn(&Driver)) {
+    if cfg!(feature = "driver-tests") {
+        return body(&driver());
+    }
+    for seed in 0..SEEDS {
+        let run = std::panic::AssertUnwindSafe(|| body(&reference(seed)));
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            eprintln!("with interleaving seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -9,6 +9,13 @@ fn main() {
     println!("cargo::rerun-if-env-changed=BREAKABLE_CUDA_GRAPH_CUDA_INCLUDE");
     println!("cargo::rerun-if-changed=src/sys/pregenerated.rs");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("bindings.rs");
+    #[cfg(feature = "reference-driver")]
+    {
+        println!("cargo::rerun-if-changed=csrc");
+        let mut build = cc::Build::new();
+        build.file("csrc/host.c").std("c11").opt_level(2).warnings(false).flag_if_supported("-ffp-contract=off");
+        build.compile("breakable_cuda_graph_host");
+    }
     match std::env::var_os("BREAKABLE_CUDA_GRAPH_CUDA_INCLUDE") {
         #[cfg(feature = "bindgen")]
         Some(include) => {

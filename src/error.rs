@@ -181,7 +181,7 @@ pub enum Error {
         /// What would have fit.
         expected: String,
         /// What was given.
-        got: Layout,
+        got: Box<Layout>,
     },
     /// Another element type than expected.
     #[error("{what}: expected {expected}, got {got}")]

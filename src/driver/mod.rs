@@ -23,7 +23,6 @@ mod stream;
 pub(crate) mod window;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
-pub(crate) use context::Bound;
 pub use context::{Context, MemoryInfo, Owner};
 pub use copy::{copy_device_to_device, copy_device_to_host, copy_host_to_device, copy_pinned_to_device, fill};
 pub use device::Device;
@@ -32,9 +31,7 @@ pub use event::{Event, EventFlags};
 pub use exec::{GraphExec, InstantiateError, InstantiateFlags};
 pub use graph::{Graph, NodeCounts};
 pub use launch::LaunchConfig;
-pub(crate) use library::Library;
 pub use memory_pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 pub use mode::CaptureMode;
-pub(crate) use mode::relaxed;
 pub use module::{Kernel, Module, ParameterInfo};
 pub use stream::{Stream, StreamKind, StreamOptions};

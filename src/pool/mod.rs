@@ -13,10 +13,9 @@
 //!    ordinary stream-ordered pool beside it.
 
 mod block;
-mod blocks;
+pub(crate) mod blocks;
 mod capture_pool;
 mod turn;
 
 pub use capture_pool::{CapturePool, PoolOptions, PoolUsage};
 pub(crate) use capture_pool::{PoolHandle, StreamKey};
-pub(crate) use turn::TurnGuard;

@@ -1,37 +1,30 @@
-//! The driver's calls on the CPU, with the driver's rules and not only its results.
+//! The driver's calls on the CPU, with the driver's rules and not only its results: what tests, examples and machines without a GPU use.
+//!
+//! It fills the same table as libcuda, so that everything above the table is the same code on both. What libcuda refuses is refused here with
+//! the same code; what libcuda would get silently wrong (work that nothing orders, memory used after its free, bytes never written) shows up
+//! as NaN or as an error with a text in [`Machine::diagnostics`].
+//!
+//! - `options` and `machine`: a driver's settings, state and counters.
+//! - `handles`: the objects behind the driver's handles.
+//! - `tasks`: queues. Work runs when something waits for it, in an order drawn from the seed among those that streams and events allow.
+//! - `memory`: device memory, poisoned when it is allocated and when it is freed.
+//! - `capture`: the rules of stream capture. `graph`: graphs, execs and their updates.
+//! - `ptx` and `kernel`: what a module's text declares, and the host functions that stand for its kernels.
+//! - `entry`: the entry points, by subject.
 
-use core::ffi::c_void;
-use std::sync::Arc;
+mod capture;
+mod entry;
+mod graph;
+mod handles;
+mod kernel;
+mod machine;
+mod memory;
+mod options;
+mod ptx;
+mod tasks;
 
-/// How a reference driver is to behave.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Options {
-    /// The CUDA version that it claims, as `1000 * major + 10 * minor`.
-    pub version: i32,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { version: 13_000 }
-    }
-}
-
-/// One reference driver: its devices and all that was made on them.
-pub struct Machine {}
-
-impl Machine {
-    pub(crate) fn new(_options: Options) -> Arc<Machine> {
-        Arc::new(Machine {})
-    }
-
-    /// The address of an entry point by its exported name, or null.
-    pub(crate) fn export(&self, _name: &str) -> *const c_void {
-        core::ptr::null()
-    }
-}
-
-/// Runs one driver call of this machine: the entry points find the machine through the calling thread.
-pub(crate) fn enter<T>(_machine: &Arc<Machine>, run: impl FnOnce() -> T) -> T {
-    run()
-}
+pub(crate) use kernel::host_kernels;
+pub use kernel::{Geometry, HostKernel};
+pub(crate) use machine::enter;
+pub use machine::{Live, Machine};
+pub use options::Options;

@@ -11,3 +11,24 @@ pub(crate) fn device_location(device: c_int) -> CUmemLocation {
     // SAFETY: both are plain 8 bytes: an enum of 32 bits, then the number.
     unsafe { core::mem::transmute::<[u32; 2], CUmemLocation>(parts) }
 }
+
+/// The kind and the number of a location.
+#[cfg(feature = "reference-driver")]
+pub(crate) fn location_parts(location: CUmemLocation) -> (CUmemLocationType, c_int) {
+    // SAFETY: plain 8 bytes, as above.
+    let [kind, id] = unsafe { core::mem::transmute::<CUmemLocation, [u32; 2]>(location) };
+    (CUmemLocationType(kind), id.cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CUmemLocationType, device_location, location_parts};
+
+    #[test]
+    fn a_location_names_its_device() {
+        for device in [0, 1, 7] {
+            let parts = location_parts(device_location(device));
+            assert_eq!(parts, (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device));
+        }
+    }
+}

@@ -26,3 +26,5 @@ pub use load::{Candidate, LoadError, MINIMUM_VERSION};
 pub(crate) use location::device_location;
 pub(crate) use table::first_failure;
 pub use table::{Call, CallError, Table};
+#[cfg(feature = "reference-driver")]
+pub(crate) use {calls::for_each_call, codes::name as code_name, load::base_name, location::location_parts};

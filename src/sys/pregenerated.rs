@@ -1728,91 +1728,91 @@ pub use self::CUmemPool_attribute_enum as CUmemPool_attribute;
 pub use self::CUgraphDebugDot_flags_enum as CUgraphDebugDot_flags;
 pub use self::CUgraphInstantiate_flags_enum as CUgraphInstantiate_flags;
 unsafe extern "C" {
-    pub fn cuGetErrorString(
+    pub(super) fn cuGetErrorString(
         error: CUresult,
         pStr: *mut *const ::core::ffi::c_char,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGetErrorName(
+    pub(super) fn cuGetErrorName(
         error: CUresult,
         pStr: *mut *const ::core::ffi::c_char,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuInit(Flags: ::core::ffi::c_uint) -> CUresult;
+    pub(super) fn cuInit(Flags: ::core::ffi::c_uint) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDriverGetVersion(driverVersion: *mut ::core::ffi::c_int) -> CUresult;
+    pub(super) fn cuDriverGetVersion(driverVersion: *mut ::core::ffi::c_int) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceGet(device: *mut CUdevice, ordinal: ::core::ffi::c_int) -> CUresult;
+    pub(super) fn cuDeviceGet(device: *mut CUdevice, ordinal: ::core::ffi::c_int) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceGetCount(count: *mut ::core::ffi::c_int) -> CUresult;
+    pub(super) fn cuDeviceGetCount(count: *mut ::core::ffi::c_int) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceGetName(
+    pub(super) fn cuDeviceGetName(
         name: *mut ::core::ffi::c_char,
         len: ::core::ffi::c_int,
         dev: CUdevice,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) -> CUresult;
+    pub(super) fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult;
+    pub(super) fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceGetAttribute(
+    pub(super) fn cuDeviceGetAttribute(
         pi: *mut ::core::ffi::c_int,
         attrib: CUdevice_attribute,
         dev: CUdevice,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceGetDefaultMemPool(
+    pub(super) fn cuDeviceGetDefaultMemPool(
         pool_out: *mut CUmemoryPool,
         dev: CUdevice,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult;
+    pub(super) fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult;
+    pub(super) fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDevicePrimaryCtxGetState(
+    pub(super) fn cuDevicePrimaryCtxGetState(
         dev: CUdevice,
         flags: *mut ::core::ffi::c_uint,
         active: *mut ::core::ffi::c_int,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult;
+    pub(super) fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult;
+    pub(super) fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult;
+    pub(super) fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuCtxGetId(ctx: CUcontext, ctxId: *mut ::core::ffi::c_ulonglong) -> CUresult;
+    pub(super) fn cuCtxGetId(ctx: CUcontext, ctxId: *mut ::core::ffi::c_ulonglong) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuCtxSynchronize() -> CUresult;
+    pub(super) fn cuCtxSynchronize() -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuCtxGetStreamPriorityRange(
+    pub(super) fn cuCtxGetStreamPriorityRange(
         leastPriority: *mut ::core::ffi::c_int,
         greatestPriority: *mut ::core::ffi::c_int,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuModuleLoadDataEx(
+    pub(super) fn cuModuleLoadDataEx(
         module: *mut CUmodule,
         image: *const ::core::ffi::c_void,
         numOptions: ::core::ffi::c_uint,
@@ -1821,36 +1821,36 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuModuleUnload(hmod: CUmodule) -> CUresult;
+    pub(super) fn cuModuleUnload(hmod: CUmodule) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuModuleGetFunction(
+    pub(super) fn cuModuleGetFunction(
         hfunc: *mut CUfunction,
         hmod: CUmodule,
         name: *const ::core::ffi::c_char,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult;
+    pub(super) fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult;
+    pub(super) fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult;
+    pub(super) fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemFreeHost(p: *mut ::core::ffi::c_void) -> CUresult;
+    pub(super) fn cuMemFreeHost(p: *mut ::core::ffi::c_void) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemHostAlloc(
+    pub(super) fn cuMemHostAlloc(
         pp: *mut *mut ::core::ffi::c_void,
         bytesize: usize,
         Flags: ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemAddressReserve(
+    pub(super) fn cuMemAddressReserve(
         ptr: *mut CUdeviceptr,
         size: usize,
         alignment: usize,
@@ -1859,10 +1859,10 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CUresult;
+    pub(super) fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemCreate(
+    pub(super) fn cuMemCreate(
         handle: *mut CUmemGenericAllocationHandle,
         size: usize,
         prop: *const CUmemAllocationProp,
@@ -1870,10 +1870,10 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult;
+    pub(super) fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemMap(
+    pub(super) fn cuMemMap(
         ptr: CUdeviceptr,
         size: usize,
         offset: usize,
@@ -1882,10 +1882,10 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult;
+    pub(super) fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemSetAccess(
+    pub(super) fn cuMemSetAccess(
         ptr: CUdeviceptr,
         size: usize,
         desc: *const CUmemAccessDesc,
@@ -1893,105 +1893,105 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemGetAllocationGranularity(
+    pub(super) fn cuMemGetAllocationGranularity(
         granularity: *mut usize,
         prop: *const CUmemAllocationProp,
         option: CUmemAllocationGranularity_flags,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) -> CUresult;
+    pub(super) fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemPoolSetAttribute(
+    pub(super) fn cuMemPoolSetAttribute(
         pool: CUmemoryPool,
         attr: CUmemPool_attribute,
         value: *mut ::core::ffi::c_void,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemPoolGetAttribute(
+    pub(super) fn cuMemPoolGetAttribute(
         pool: CUmemoryPool,
         attr: CUmemPool_attribute,
         value: *mut ::core::ffi::c_void,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemPoolSetAccess(
+    pub(super) fn cuMemPoolSetAccess(
         pool: CUmemoryPool,
         map: *const CUmemAccessDesc,
         count: usize,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemPoolCreate(
+    pub(super) fn cuMemPoolCreate(
         pool: *mut CUmemoryPool,
         poolProps: *const CUmemPoolProps,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult;
+    pub(super) fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuPointerGetAttribute(
+    pub(super) fn cuPointerGetAttribute(
         data: *mut ::core::ffi::c_void,
         attribute: CUpointer_attribute,
         ptr: CUdeviceptr,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamCreate(
+    pub(super) fn cuStreamCreate(
         phStream: *mut CUstream,
         Flags: ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamCreateWithPriority(
+    pub(super) fn cuStreamCreateWithPriority(
         phStream: *mut CUstream,
         flags: ::core::ffi::c_uint,
         priority: ::core::ffi::c_int,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> CUresult;
+    pub(super) fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult;
+    pub(super) fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuEventCreate(phEvent: *mut CUevent, Flags: ::core::ffi::c_uint) -> CUresult;
+    pub(super) fn cuEventCreate(phEvent: *mut CUevent, Flags: ::core::ffi::c_uint) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuEventQuery(hEvent: CUevent) -> CUresult;
+    pub(super) fn cuEventQuery(hEvent: CUevent) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuEventSynchronize(hEvent: CUevent) -> CUresult;
+    pub(super) fn cuEventSynchronize(hEvent: CUevent) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult;
+    pub(super) fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuFuncGetAttribute(
+    pub(super) fn cuFuncGetAttribute(
         pi: *mut ::core::ffi::c_int,
         attrib: CUfunction_attribute,
         hfunc: CUfunction,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuFuncSetAttribute(
+    pub(super) fn cuFuncSetAttribute(
         hfunc: CUfunction,
         attrib: CUfunction_attribute,
         value: ::core::ffi::c_int,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuFuncGetName(
+    pub(super) fn cuFuncGetName(
         name: *mut *const ::core::ffi::c_char,
         hfunc: CUfunction,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuFuncGetParamInfo(
+    pub(super) fn cuFuncGetParamInfo(
         func: CUfunction,
         paramIndex: usize,
         paramOffset: *mut usize,
@@ -1999,13 +1999,13 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuFuncLoad(function: CUfunction) -> CUresult;
+    pub(super) fn cuFuncLoad(function: CUfunction) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphCreate(phGraph: *mut CUgraph, flags: ::core::ffi::c_uint) -> CUresult;
+    pub(super) fn cuGraphCreate(phGraph: *mut CUgraph, flags: ::core::ffi::c_uint) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphAddKernelNode_v2(
+    pub(super) fn cuGraphAddKernelNode_v2(
         phGraphNode: *mut CUgraphNode,
         hGraph: CUgraph,
         dependencies: *const CUgraphNode,
@@ -2014,25 +2014,25 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphKernelNodeGetParams_v2(
+    pub(super) fn cuGraphKernelNodeGetParams_v2(
         hNode: CUgraphNode,
         nodeParams: *mut CUDA_KERNEL_NODE_PARAMS,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphMemcpyNodeGetParams(
+    pub(super) fn cuGraphMemcpyNodeGetParams(
         hNode: CUgraphNode,
         nodeParams: *mut CUDA_MEMCPY3D,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphMemsetNodeGetParams(
+    pub(super) fn cuGraphMemsetNodeGetParams(
         hNode: CUgraphNode,
         nodeParams: *mut CUDA_MEMSET_NODE_PARAMS,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphAddChildGraphNode(
+    pub(super) fn cuGraphAddChildGraphNode(
         phGraphNode: *mut CUgraphNode,
         hGraph: CUgraph,
         dependencies: *const CUgraphNode,
@@ -2041,13 +2041,13 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphChildGraphNodeGetGraph(
+    pub(super) fn cuGraphChildGraphNodeGetGraph(
         hNode: CUgraphNode,
         phGraph: *mut CUgraph,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphAddEmptyNode(
+    pub(super) fn cuGraphAddEmptyNode(
         phGraphNode: *mut CUgraphNode,
         hGraph: CUgraph,
         dependencies: *const CUgraphNode,
@@ -2055,96 +2055,96 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphNodeGetType(
+    pub(super) fn cuGraphNodeGetType(
         hNode: CUgraphNode,
         type_: *mut CUgraphNodeType,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphGetNodes(
+    pub(super) fn cuGraphGetNodes(
         hGraph: CUgraph,
         nodes: *mut CUgraphNode,
         numNodes: *mut usize,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphExecKernelNodeSetParams_v2(
+    pub(super) fn cuGraphExecKernelNodeSetParams_v2(
         hGraphExec: CUgraphExec,
         hNode: CUgraphNode,
         nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphExecChildGraphNodeSetParams(
+    pub(super) fn cuGraphExecChildGraphNodeSetParams(
         hGraphExec: CUgraphExec,
         hNode: CUgraphNode,
         childGraph: CUgraph,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphNodeSetEnabled(
+    pub(super) fn cuGraphNodeSetEnabled(
         hGraphExec: CUgraphExec,
         hNode: CUgraphNode,
         isEnabled: ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphNodeGetEnabled(
+    pub(super) fn cuGraphNodeGetEnabled(
         hGraphExec: CUgraphExec,
         hNode: CUgraphNode,
         isEnabled: *mut ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> CUresult;
+    pub(super) fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphDestroy(hGraph: CUgraph) -> CUresult;
+    pub(super) fn cuGraphDestroy(hGraph: CUgraph) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphExecUpdate_v2(
+    pub(super) fn cuGraphExecUpdate_v2(
         hGraphExec: CUgraphExec,
         hGraph: CUgraph,
         resultInfo: *mut CUgraphExecUpdateResultInfo,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphDebugDotPrint(
+    pub(super) fn cuGraphDebugDotPrint(
         hGraph: CUgraph,
         path: *const ::core::ffi::c_char,
         flags: ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuDeviceCanAccessPeer(
+    pub(super) fn cuDeviceCanAccessPeer(
         canAccessPeer: *mut ::core::ffi::c_int,
         dev: CUdevice,
         peerDev: CUdevice,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuEventElapsedTime(
+    pub(super) fn cuEventElapsedTime(
         pMilliseconds: *mut f32,
         hStart: CUevent,
         hEnd: CUevent,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemcpyHtoD_v2(
+    pub(super) fn cuMemcpyHtoD_v2(
         dstDevice: CUdeviceptr,
         srcHost: *const ::core::ffi::c_void,
         ByteCount: usize,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemcpyDtoH_v2(
+    pub(super) fn cuMemcpyDtoH_v2(
         dstHost: *mut ::core::ffi::c_void,
         srcDevice: CUdeviceptr,
         ByteCount: usize,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemcpyHtoDAsync_v2(
+    pub(super) fn cuMemcpyHtoDAsync_v2(
         dstDevice: CUdeviceptr,
         srcHost: *const ::core::ffi::c_void,
         ByteCount: usize,
@@ -2152,7 +2152,7 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemcpyDtoHAsync_v2(
+    pub(super) fn cuMemcpyDtoHAsync_v2(
         dstHost: *mut ::core::ffi::c_void,
         srcDevice: CUdeviceptr,
         ByteCount: usize,
@@ -2160,7 +2160,7 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemcpyDtoDAsync_v2(
+    pub(super) fn cuMemcpyDtoDAsync_v2(
         dstDevice: CUdeviceptr,
         srcDevice: CUdeviceptr,
         ByteCount: usize,
@@ -2168,7 +2168,7 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemsetD8Async(
+    pub(super) fn cuMemsetD8Async(
         dstDevice: CUdeviceptr,
         uc: ::core::ffi::c_uchar,
         N: usize,
@@ -2176,7 +2176,7 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemsetD16Async(
+    pub(super) fn cuMemsetD16Async(
         dstDevice: CUdeviceptr,
         us: ::core::ffi::c_ushort,
         N: usize,
@@ -2184,7 +2184,7 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemsetD32Async(
+    pub(super) fn cuMemsetD32Async(
         dstDevice: CUdeviceptr,
         ui: ::core::ffi::c_uint,
         N: usize,
@@ -2192,51 +2192,51 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamGetPriority(
+    pub(super) fn cuStreamGetPriority(
         hStream: CUstream,
         priority: *mut ::core::ffi::c_int,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamGetId(
+    pub(super) fn cuStreamGetId(
         hStream: CUstream,
         streamId: *mut ::core::ffi::c_ulonglong,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamGetFlags(
+    pub(super) fn cuStreamGetFlags(
         hStream: CUstream,
         flags: *mut ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) -> CUresult;
+    pub(super) fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamWaitEvent(
+    pub(super) fn cuStreamWaitEvent(
         hStream: CUstream,
         hEvent: CUevent,
         Flags: ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamQuery(hStream: CUstream) -> CUresult;
+    pub(super) fn cuStreamQuery(hStream: CUstream) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamSynchronize(hStream: CUstream) -> CUresult;
+    pub(super) fn cuStreamSynchronize(hStream: CUstream) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult;
+    pub(super) fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuEventRecordWithFlags(
+    pub(super) fn cuEventRecordWithFlags(
         hEvent: CUevent,
         hStream: CUstream,
         flags: ::core::ffi::c_uint,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuLaunchKernel(
+    pub(super) fn cuLaunchKernel(
         f: CUfunction,
         gridDimX: ::core::ffi::c_uint,
         gridDimY: ::core::ffi::c_uint,
@@ -2251,29 +2251,29 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuLaunchHostFunc(
+    pub(super) fn cuLaunchHostFunc(
         hStream: CUstream,
         fn_: CUhostFn,
         userData: *mut ::core::ffi::c_void,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamBeginCapture_v2(
+    pub(super) fn cuStreamBeginCapture_v2(
         hStream: CUstream,
         mode: CUstreamCaptureMode,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult;
+    pub(super) fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamIsCapturing(
+    pub(super) fn cuStreamIsCapturing(
         hStream: CUstream,
         captureStatus: *mut CUstreamCaptureStatus,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuStreamGetCaptureInfo_v2(
+    pub(super) fn cuStreamGetCaptureInfo_v2(
         hStream: CUstream,
         captureStatus_out: *mut CUstreamCaptureStatus,
         id_out: *mut cuuint64_t,
@@ -2283,23 +2283,23 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphInstantiateWithParams(
+    pub(super) fn cuGraphInstantiateWithParams(
         phGraphExec: *mut CUgraphExec,
         hGraph: CUgraph,
         instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphUpload(hGraph: CUgraphExec, hStream: CUstream) -> CUresult;
+    pub(super) fn cuGraphUpload(hGraph: CUgraphExec, hStream: CUstream) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuGraphLaunch(hGraph: CUgraphExec, hStream: CUstream) -> CUresult;
+    pub(super) fn cuGraphLaunch(hGraph: CUgraphExec, hStream: CUstream) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult;
+    pub(super) fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult;
 }
 unsafe extern "C" {
-    pub fn cuMemAllocFromPoolAsync(
+    pub(super) fn cuMemAllocFromPoolAsync(
         dptr: *mut CUdeviceptr,
         bytesize: usize,
         pool: CUmemoryPool,

@@ -176,7 +176,7 @@ impl Layout {
         let layout = Layout::contiguous(shape)?;
         if layout.elements() != self.elements() || !self.is_contiguous() {
             let expected = format!("a contiguous tensor of {} elements", layout.elements());
-            return Err(Error::Shape { what: "reshape", expected, got: *self });
+            return Err(Error::Shape { what: "reshape", expected, got: Box::new(*self) });
         }
         Ok(layout)
     }

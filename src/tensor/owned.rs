@@ -73,7 +73,7 @@ impl Tensor {
             return Err(Error::Shape {
                 what: "host tensor",
                 expected: format!("{} elements", values.len()),
-                got: layout,
+                got: Box::new(layout),
             });
         }
         let bytes = super::dtype::bytes_of(values);

@@ -87,7 +87,7 @@ pub(crate) fn check_landing(result: &Tensor, handoff: &Tensor) -> Result<()> {
     let fits = result.layout().same_row_shape(handoff.layout()) && result.rows() <= handoff.rows();
     if !fits {
         let expected = format!("{} or fewer rows", handoff.layout());
-        return Err(Error::Shape { what: "break's result", expected, got: *result.layout() });
+        return Err(Error::Shape { what: "break's result", expected, got: Box::new(*result.layout()) });
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ impl Tensor {
         self.device_context("the tensor to write")?.expect_same(stream.context(), "stream")?;
         if values.len() != self.elements() || !self.layout().is_contiguous() {
             let expected = format!("a contiguous tensor of {} elements", values.len());
-            return Err(Error::Shape { what: "write", expected, got: *self.layout() });
+            return Err(Error::Shape { what: "write", expected, got: Box::new(*self.layout()) });
         }
         // SAFETY: the tensor's storage is live and reaches as far as its layout, checked when it was made.
         unsafe { copy_host_to_device(self.address(), bytes_of(values), stream) }
@@ -79,7 +79,11 @@ impl Tensor {
     pub fn fill_bytes(&self, stream: &Stream, value: u8) -> Result<()> {
         self.device_context("the tensor to fill")?.expect_same(stream.context(), "stream")?;
         if !self.layout().is_contiguous() {
-            return Err(Error::Shape { what: "fill", expected: "a contiguous tensor".into(), got: *self.layout() });
+            return Err(Error::Shape {
+                what: "fill",
+                expected: "a contiguous tensor".into(),
+                got: Box::new(*self.layout()),
+            });
         }
         // SAFETY: the storage is live and reaches as far as the layout; a segment keeps it.
         unsafe { fill(self.address(), value, self.extent_bytes(), stream)? };

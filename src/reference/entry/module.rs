@@ -1,0 +1,177 @@
+//! Modules, functions and launches.
+
+use super::{as_pointer, entries, put};
+use crate::reference::graph::{Arguments, Launch, Work};
+use crate::reference::handles::{Function, Handle, Module, new_handle};
+use crate::reference::kernel::Geometry;
+use crate::reference::machine::{Outcome, State};
+use crate::reference::ptx;
+use crate::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, CUstream};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// Threads of a block, and blocks of a grid in each direction, at most.
+const MAX_THREADS: u64 = 1024;
+const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+
+impl State {
+    fn load(&mut self, text: &str) -> Outcome<Handle> {
+        let context = self.current()?;
+        self.healthy(context)?;
+        let entries = ptx::entries(text).ok_or(CUresult::CUDA_ERROR_INVALID_PTX)?;
+        let module = new_handle();
+        let mut functions = Vec::new();
+        for entry in entries {
+            let host = *self.kernels.get(&entry.name).ok_or(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU)?;
+            let name = CString::new(entry.name.clone()).map_err(|_| CUresult::CUDA_ERROR_INVALID_PTX)?;
+            let function = Function { module, name, host, parameters: entry.parameters, max_dynamic_shared: 48 << 10 };
+            functions.push((entry.name, function));
+        }
+        let mut names = std::collections::HashMap::new();
+        for (name, function) in functions {
+            let handle = new_handle();
+            self.functions.insert(handle, function);
+            names.insert(name, handle);
+        }
+        self.modules.insert(module, Module { context, functions: names });
+        Ok(module)
+    }
+
+    fn function(&self, function: CUfunction) -> Outcome<&Function> {
+        self.functions.get(&(function as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// A launch with its arguments copied.
+    ///
+    /// # Safety
+    /// `params` is null, or points to a pointer for each parameter, to a value of its size.
+    pub(super) unsafe fn launch(
+        &self,
+        function: CUfunction,
+        geometry: Geometry,
+        params: *const *mut c_void,
+        extra: *const *mut c_void,
+    ) -> Outcome<Launch> {
+        let found = self.function(function)?;
+        let threads: u64 = geometry.block.iter().map(|&threads| u64::from(threads)).product();
+        let fits = (1..=MAX_THREADS).contains(&threads)
+            && geometry.grid.iter().zip(MAX_GRID).all(|(&blocks, most)| (1..=most).contains(&blocks))
+            && geometry.shared_bytes <= found.max_dynamic_shared as u32;
+        if !fits || !extra.is_null() || (params.is_null() && !found.parameters.is_empty()) {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as the caller says.
+        let arguments = Arc::new(unsafe { Arguments::copy(&found.parameters, params) });
+        Ok(Launch { function: function as usize, host: found.host, geometry, arguments })
+    }
+}
+
+entries! {
+    fn cuModuleLoadDataEx(state, module: *mut CUmodule, image: *const c_void, _count: c_uint, _options: *mut CUjit_option, _values: *mut *mut c_void) {
+        if module.is_null() || image.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller gives PTX text that ends in NUL.
+        let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy();
+        let handle = state.load(&text)?;
+        // SAFETY: not null, so the caller gives a valid place.
+        unsafe { put(module, as_pointer(handle)) }
+    }
+
+    fn cuModuleUnload(state, module: CUmodule) {
+        if !state.modules.contains_key(&(module as usize)) {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        state.unsafe_call()?;
+        let context = state.modules[&(module as usize)].context;
+        let tasks = state.tasks.of_context(Some(context));
+        state.wait_for(&tasks);
+        state.modules.remove(&(module as usize));
+        state.functions.retain(|_, function| function.module != module as usize);
+        Ok(())
+    }
+
+    fn cuModuleGetFunction(state, function: *mut CUfunction, module: CUmodule, name: *const c_char) {
+        let found = state.modules.get(&(module as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        if name.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller gives a name that ends in NUL.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        let handle = *found.functions.get(&*name).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+        // SAFETY: the caller gives null or a valid place.
+        unsafe { put(function, as_pointer(handle)) }
+    }
+
+    fn cuFuncGetAttribute(state, value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) {
+        use CUfunction_attribute as Attribute;
+        let function = state.function(function)?;
+        let answer = match attribute {
+            Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => MAX_THREADS as c_int,
+            Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => function.max_dynamic_shared,
+            Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
+            _ => 0,
+        };
+        // SAFETY: the caller gives null or a valid place.
+        unsafe { put(value, answer) }
+    }
+
+    fn cuFuncSetAttribute(state, function: CUfunction, attribute: CUfunction_attribute, value: c_int) {
+        let found = state.functions.get_mut(&(function as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        if attribute == CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            if !(0..=227 << 10).contains(&value) {
+                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            }
+            found.max_dynamic_shared = value;
+        }
+        Ok(())
+    }
+
+    fn cuFuncGetName(state, name: *mut *const c_char, function: CUfunction) {
+        let text = state.function(function)?.name.as_ptr();
+        // SAFETY: the caller gives null or a valid place.
+        unsafe { put(name, text) }
+    }
+
+    fn cuFuncGetParamInfo(state, function: CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
+        let parameter = *state.function(function)?.parameters.get(index).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: the caller gives a valid place, and null or another one.
+        unsafe {
+            put(offset, parameter.offset)?;
+            if !size.is_null() {
+                size.write(parameter.size);
+            }
+        }
+        Ok(())
+    }
+
+    fn cuFuncLoad(state, function: CUfunction) {
+        state.function(function).map(drop)
+    }
+
+    fn cuLaunchKernel(
+        state,
+        function: CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared: c_uint,
+        stream: CUstream,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) {
+        let target = state.target(stream)?;
+        let context = state.modules.get(&state.function(function)?.module).map(|module| module.context);
+        if context != Some(state.context_of(target)) {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        let geometry = Geometry { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes: shared };
+        // SAFETY: the caller vouches for the arguments.
+        let launch = unsafe { state.launch(function, geometry, params, extra)? };
+        state.submit(target, Work::Kernel(launch))
+    }
+}

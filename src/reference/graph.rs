@@ -1,0 +1,243 @@
+//! Graphs, execs, what their nodes do, and the rules of updating them.
+
+use super::handles::Handle;
+use super::kernel::{Geometry, HostKernel};
+use super::memory::Region;
+use super::ptx::Parameter;
+use crate::sys::{CUgraphNodeType, CUresult};
+use core::ffi::c_void;
+use std::sync::Arc;
+
+/// A kernel's arguments, copied when it was launched.
+pub(super) struct Arguments {
+    /// The parameter space, aligned for every parameter.
+    words: Vec<u64>,
+    parameters: Vec<Parameter>,
+}
+
+impl Arguments {
+    /// Copies the values that the pointers name.
+    ///
+    /// # Safety
+    /// `pointers` has an entry for each parameter, which points to as many bytes as the parameter has.
+    pub(super) unsafe fn copy(parameters: &[Parameter], pointers: *const *mut c_void) -> Arguments {
+        let end = parameters.last().map_or(0, |last| last.offset + last.size);
+        // One word more at each place, so that 16-byte parameters can be aligned.
+        let arguments = Arguments { words: vec![0; end.div_ceil(8) + 2], parameters: parameters.to_vec() };
+        for (index, parameter) in parameters.iter().enumerate() {
+            // SAFETY: the caller vouches for the pointers; the space is as long as the parameters say.
+            unsafe {
+                let from = *pointers.add(index);
+                arguments.place(parameter).copy_from_nonoverlapping(from.cast(), parameter.size);
+            }
+        }
+        arguments
+    }
+
+    fn place(&self, parameter: &Parameter) -> *mut u8 {
+        let start = self.words.as_ptr() as usize;
+        (start.next_multiple_of(16) + parameter.offset) as *mut u8
+    }
+
+    /// A pointer to each argument.
+    pub(super) fn pointers(&self) -> Vec<*mut c_void> {
+        self.parameters.iter().map(|parameter| self.place(parameter).cast()).collect()
+    }
+
+    /// All aligned 64-bit words of the arguments: what may be addresses.
+    pub(super) fn possible_addresses(&self) -> impl Iterator<Item = u64> + '_ {
+        self.parameters.iter().flat_map(move |parameter| {
+            let first = parameter.offset.next_multiple_of(8) - parameter.offset;
+            (first..parameter.size.saturating_sub(7)).step_by(8).map(move |at| {
+                // SAFETY: inside the parameter, which lies in the space, aligned to 8.
+                unsafe { self.place(parameter).add(at).cast::<u64>().read() }
+            })
+        })
+    }
+}
+
+/// A kernel to be run.
+#[derive(Clone)]
+pub(super) struct Launch {
+    pub(super) function: Handle,
+    pub(super) host: HostKernel,
+    pub(super) geometry: Geometry,
+    pub(super) arguments: Arc<Arguments>,
+}
+
+/// An end of a copy.
+#[derive(Clone)]
+pub(super) enum Place {
+    /// Device memory, or host memory that the driver gave.
+    Device(u64),
+    /// Any host memory, by address: used when the copy runs.
+    Host(u64),
+    /// Bytes that were taken when the copy was enqueued.
+    Staged(Arc<[u8]>),
+}
+
+/// What a task or a node does.
+#[derive(Clone)]
+pub(super) enum Work {
+    Nothing,
+    Kernel(Launch),
+    Copy {
+        to: Place,
+        from: Place,
+        bytes: usize,
+    },
+    Fill {
+        address: u64,
+        value: u32,
+        width: usize,
+        count: usize,
+    },
+    /// Makes memory usable, in the order of a stream.
+    Open {
+        address: u64,
+        region: Region,
+    },
+    /// Makes memory unusable, in the order of a stream.
+    Close {
+        address: u64,
+    },
+    Host {
+        function: unsafe extern "C" fn(*mut c_void),
+        data: usize,
+    },
+    /// Notes the time for an event.
+    Record {
+        event: Handle,
+    },
+}
+
+/// What a node is.
+#[derive(Clone)]
+pub(super) enum Payload {
+    Work(Work),
+    /// A graph of its own, which the node owns.
+    Child(Handle),
+    Alloc {
+        address: u64,
+        region: Region,
+    },
+    Free {
+        address: u64,
+    },
+    EventRecord(Handle),
+    EventWait(Handle),
+}
+
+impl Payload {
+    pub(super) fn kind(&self) -> CUgraphNodeType {
+        match self {
+            Payload::Work(Work::Kernel(_)) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL,
+            Payload::Work(Work::Copy { .. }) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY,
+            Payload::Work(Work::Fill { .. }) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET,
+            Payload::Work(Work::Host { .. }) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST,
+            Payload::Work(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY,
+            Payload::Child(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH,
+            Payload::Alloc { .. } => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Payload::Free { .. } => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE,
+            Payload::EventRecord(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Payload::EventWait(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        }
+    }
+
+    /// Which memory a copy is from and to: an exec can't change it.
+    fn copy_kind(&self) -> Option<(bool, bool)> {
+        match self {
+            Payload::Work(Work::Copy { to, from, .. }) => {
+                Some((matches!(to, Place::Device(_)), matches!(from, Place::Device(_))))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A node of a graph.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) handle: Handle,
+    pub(super) payload: Payload,
+    /// Nodes of the same graph that come before, by index.
+    pub(super) after: Vec<usize>,
+}
+
+/// A graph.
+#[derive(Default)]
+pub(super) struct Graph {
+    pub(super) nodes: Vec<Node>,
+    /// A capture's in-progress graph, or a child's: it is not the caller's to destroy.
+    pub(super) borrowed: bool,
+}
+
+/// A node of an exec.
+#[derive(Clone)]
+pub(super) struct ExecNode {
+    /// The node of the graph that it was made from.
+    pub(super) source: Handle,
+    pub(super) payload: Payload,
+    pub(super) after: Vec<usize>,
+    pub(super) enabled: bool,
+    /// The child's own nodes.
+    pub(super) child: Vec<ExecNode>,
+}
+
+/// An executable graph.
+pub(super) struct Exec {
+    pub(super) nodes: Vec<ExecNode>,
+    /// Whether a launch has allocated memory that nothing has freed.
+    pub(super) holds_memory: bool,
+    /// The last task of the latest launch.
+    pub(super) last: Option<super::tasks::TaskId>,
+    pub(super) context: Handle,
+}
+
+/// Looks for the node that was made from `source`, inside children too.
+pub(super) fn find(nodes: &mut [ExecNode], source: Handle) -> Option<&mut ExecNode> {
+    for node in nodes {
+        if node.source == source {
+            return Some(node);
+        }
+        if let Some(found) = find(&mut node.child, source) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Whether an exec's nodes can take the parameters of `new`: the same kinds in the same order with the same edges.
+pub(super) fn can_become(old: &[ExecNode], new: &[ExecNode]) -> Result<(), usize> {
+    if old.len() != new.len() {
+        return Err(old.len().min(new.len()));
+    }
+    for (at, (old, new)) in old.iter().zip(new).enumerate() {
+        let same = old.payload.kind() == new.payload.kind()
+            && old.payload.copy_kind() == new.payload.copy_kind()
+            && old.after == new.after
+            && can_become(&old.child, &new.child).is_ok();
+        if !same {
+            return Err(at);
+        }
+    }
+    Ok(())
+}
+
+/// Gives an exec's nodes the parameters of `new`, which [`can_become`] them; the old nodes' names stay.
+pub(super) fn become_like(old: &mut [ExecNode], new: Vec<ExecNode>) {
+    for (old, new) in old.iter_mut().zip(new) {
+        old.payload = new.payload;
+        become_like(&mut old.child, new.child);
+    }
+}
+
+/// Whether any node, inside children too, allocates or frees.
+pub(super) fn has_memory_nodes(nodes: &[ExecNode]) -> bool {
+    nodes.iter().any(|node| {
+        matches!(node.payload, Payload::Alloc { .. } | Payload::Free { .. }) || has_memory_nodes(&node.child)
+    })
+}
+
+/// The code for an update that the rules refuse.
+pub(super) const UPDATE_REFUSED: CUresult = CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;

@@ -59,7 +59,7 @@ impl Library {
     /// # Safety
     /// The parameters name device memory that is valid whenever the work runs.
     pub(crate) unsafe fn scrub(&self, stream: &Stream, launch: &kernels::ScrubLaunch) -> Result<()> {
-        let argument = (&raw const launch.parameters).cast_mut().cast();
+        let argument = core::ptr::from_ref(launch.parameters).cast_mut().cast();
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
         unsafe { launch_one(self.scrub, stream, config(&launch.geometry), argument) }
     }

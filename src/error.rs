@@ -271,9 +271,10 @@ impl Error {
 /// The capture pool could not serve a request. Nothing was freed, trimmed or waited for, and the pool can be used on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "out of memory: {requested} bytes requested, the capture pool has {in_use} of {reserved} bytes in use{}{}: lower the largest bucket or the number of captures, raise the pool's limit, or leave more device memory free",
+    "out of memory: {requested} bytes requested, the capture pool has {in_use} of {reserved} bytes in use{}{}{}: lower the largest bucket or the number of captures, raise the pool's limit, or leave more device memory free",
     Limit(limit),
-    At(bucket, segment)
+    At(bucket, segment),
+    By(call)
 )]
 #[non_exhaustive]
 pub struct OutOfMemory {
@@ -350,6 +351,14 @@ struct Limit<'a>(&'a Option<usize>);
 impl fmt::Display for Limit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |limit| write!(f, " (limit {limit})"))
+    }
+}
+
+struct By<'a>(&'a Option<CallError>);
+
+impl fmt::Display for By<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |call| write!(f, " ({call})"))
     }
 }
 

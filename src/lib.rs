@@ -18,6 +18,7 @@ pub use capture::{
     Break, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Outputs, ReplayOptions, Replayed, Scope,
     active_forward, break_here, break_point, current_forward_ctx, current_stream, eager, empty, is_capturing,
 };
+pub use driver::CaptureMode;
 pub use error::{CaptureError, Error, OutOfMemory, Result};
 pub use pool::{CapturePool, PoolOptions};
 pub use sys::Driver;

@@ -401,7 +401,7 @@ fn a_forbidden_call_in_a_segment_is_named_with_its_place() {
                 let h = rig.ops.scale(&h, 2.0)?;
                 let mut address = 0;
                 // SAFETY: a valid place.
-                let _swallowed = unsafe { rig.driver.cuMemAlloc_v2(&mut address, 1024) };
+                let _swallowed = rig.context.with_current(|| unsafe { rig.driver.cuMemAlloc_v2(&mut address, 1024) });
                 rig.ops.scale(&h, 2.0)
             });
             let error = recorded.expect_err("the capture is invalidated");

@@ -118,7 +118,11 @@ pub fn empty(dtype: DType, shape: &[usize]) -> Result<Tensor> {
 ///
 /// # Errors
 /// What the forward returns; [`Error::ContextMismatch`] when stream and pool belong to different contexts.
-pub fn eager<T>(pool: &CapturePool, stream: &Stream, forward: impl FnOnce(&Scope<'_, '_>) -> Result<T>) -> Result<T> {
+pub fn eager<'env, T>(
+    pool: &CapturePool,
+    stream: &Stream,
+    forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
+) -> Result<T> {
     pool.context().expect_same(stream.context(), "stream")?;
     let frame = Frame { kind: Kind::Eager, stream: stream.clone(), pool: pool.handle().clone() };
     let _frame = enter(frame);

@@ -35,7 +35,7 @@ impl<'env> BreakableCapture<'env> {
         self.pool.context().expect_same(caller.context(), "caller's stream")?;
         let recording = self.state.begin()?;
         let pool = self.pool.handle().clone();
-        let turn = pool.take_turn()?;
+        let mut turn = pool.take_turn()?;
         let stream = self.stream.clone();
         let recorder = Recorder::new(
             NEXT_RECORDING.fetch_add(1, Ordering::Relaxed),

@@ -71,7 +71,7 @@ impl BreakableCapture<'_> {
         }
         let pool = self.pool.handle();
         pool.context().expect_same(stream.context(), "replay's stream")?;
-        let turn = pool.take_turn()?;
+        let mut turn = pool.take_turn()?;
         turn.order(stream)?;
         let number = pool.next_replay();
         let frame = Frame { kind: Kind::Eager, stream: stream.clone(), pool: pool.clone() };

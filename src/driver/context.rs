@@ -226,6 +226,14 @@ impl Context {
         }
     }
 
+    /// Tells of an error in a drop, where there is nobody to return it to.
+    pub(crate) fn report_in_drop(&self, what: &'static str, error: &Error) {
+        match error.driver_call() {
+            Some(error) => report(&DropError { what, error }, self.drops().hook.clone()),
+            None => log::warn!("dropping a {what}: {error}"),
+        }
+    }
+
     /// Destroys or frees something, now or when the open captures have closed. A failure goes to the hook.
     pub(crate) fn dispose(&self, disposal: Disposal) {
         let done = {

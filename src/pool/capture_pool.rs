@@ -6,7 +6,7 @@ use super::turn::{Turn, TurnGuard};
 use crate::driver::window::{self, Kept};
 use crate::driver::{Context, DeviceBuffer, Event, MemoryPool, MemoryPoolOptions, Stream, StreamOptions};
 use crate::error::{Error, OutOfMemory, Result};
-use crate::sys::CUresult;
+use crate::sys::{CUresult, Call, CallError};
 use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
 use std::any::Any;
@@ -285,7 +285,7 @@ impl PoolInner {
             return Err(out_of_memory(None));
         }
         let buffer = self.slab_pool.allocate(slab_bytes, &self.slab_stream).map_err(|error| match error {
-            Error::Call(call) if call.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => out_of_memory(Some(call)),
+            Error::Call(call) if is_out_of_memory(call) => out_of_memory(Some(call)),
             other => other,
         })?;
         let id = state.blocks.add_slab(key, buffer.address(), slab_bytes);
@@ -331,27 +331,28 @@ impl PoolInner {
         if free.is_empty() {
             return;
         }
-        self.return_slabs_after(stream);
+        self.return_after_work_on(stream, &[], true);
         drop(free);
         // With a release threshold of zero a synchronisation returns the memory to the device.
         if let Err(error) = self.slab_stream.settle() {
-            log::warn!("waiting for slabs to be given back: {error}");
+            self.context.report_in_drop("capture pool's memory", &error);
         }
     }
 
-    /// Slabs are returned in the slab stream's order: lets that come after what is on `last`.
-    fn return_slabs_after(&self, last: &Stream) {
-        let left_behind = std::mem::take(&mut self.state().left_behind);
+    /// Stream-ordered memory is returned in the order of its own stream: lets that come after what is on `last`.
+    fn return_after_work_on(&self, last: &Stream, left_behind: &[Vec<Kept>], slabs: bool) {
         let ordered = Event::new(&self.context).and_then(|event| {
             event.record(last)?;
-            self.slab_stream.wait(&event)?;
-            return_after(&left_behind, &event)
-        });
-        if let Err(error) = ordered {
-            log::warn!("ordering the return of a capture pool's memory after its last use: {error}; waiting instead");
-            if let Err(error) = last.settle() {
-                log::warn!("waiting for a capture pool's last use: {error}");
+            if slabs {
+                self.slab_stream.wait(&event)?;
             }
+            return_after(left_behind, &event)
+        });
+        let Err(error) = ordered else { return };
+        self.context.report_in_drop("capture pool's memory", &error);
+        // The other way to be sure of the order.
+        if let Err(error) = last.settle() {
+            self.context.report_in_drop("capture pool's memory", &error);
         }
     }
 
@@ -374,10 +375,8 @@ impl PoolInner {
         if left_behind.is_empty() {
             return;
         }
-        let ordered = Event::new(&self.context)
-            .and_then(|event| if turn.mark_last(&event)? { return_after(&left_behind, &event) } else { Ok(()) });
-        if let Err(error) = ordered {
-            log::warn!("ordering the return of a capture's buffers after its last replay: {error}");
+        if let Some(last) = turn.last_stream() {
+            self.return_after_work_on(last, &left_behind, false);
         }
     }
 
@@ -389,10 +388,15 @@ impl PoolInner {
 
 impl Drop for PoolInner {
     fn drop(&mut self) {
-        if let Some(last) = self.turn.last_stream() {
-            self.return_slabs_after(&last);
+        if let Some(last) = self.turn.take_last_stream() {
+            let left_behind = std::mem::take(&mut self.state().left_behind);
+            self.return_after_work_on(&last, &left_behind, true);
         }
     }
+}
+
+fn is_out_of_memory(error: CallError) -> bool {
+    error.call() == Call::cuMemAllocFromPoolAsync && error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY
 }
 
 /// Lets the return of stream-ordered buffers come after the event.

@@ -78,7 +78,7 @@ impl Turn {
     }
 
     /// The stream of the last replay or recording, when nobody can take a turn any more.
-    pub(super) fn last_stream(&mut self) -> Option<Stream> {
+    pub(super) fn take_last_stream(&mut self) -> Option<Stream> {
         self.order.get_mut().last.take()
     }
 }
@@ -87,7 +87,7 @@ impl TurnGuard<'_> {
     /// Makes later work on the stream wait for the pool's last replay or recording, and notes the stream as the last. On the same stream as
     /// before it costs nothing: the stream itself keeps the order.
     #[inline]
-    pub(crate) fn order(&self, stream: &Stream) -> Result<()> {
+    pub(crate) fn order(&mut self, stream: &Stream) -> Result<()> {
         // SAFETY: this thread has the turn, and nothing below comes back here.
         let order = unsafe { &mut *self.turn.order.get() };
         if order.last.as_ref() == Some(stream) {
@@ -103,11 +103,10 @@ impl TurnGuard<'_> {
         Ok(())
     }
 
-    /// Makes the event the place of the last replay or recording, if there was one.
-    pub(crate) fn mark_last(&self, event: &Event) -> Result<bool> {
-        // SAFETY: as above.
-        let order = unsafe { &*self.turn.order.get() };
-        order.last.as_ref().map_or(Ok(false), |last| event.record(last).map(|()| true))
+    /// The stream of the last replay or recording.
+    pub(super) fn last_stream(&self) -> Option<&Stream> {
+        // SAFETY: this thread has the turn, and it is not changed while the guard is borrowed.
+        unsafe { &*self.turn.order.get() }.last.as_ref()
     }
 }
 

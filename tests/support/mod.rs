@@ -5,7 +5,9 @@ mod ledger;
 mod rig;
 
 use breakable_cuda_graph::Driver;
+#[allow(unused_imports)]
 pub use ledger::Ledger;
+#[allow(unused_imports)]
 pub use rig::{Rig, assert_close, assert_same, random_values};
 
 /// The driver under test: libcuda with the feature `driver-tests`, where anything that keeps it from working fails the test; the reference

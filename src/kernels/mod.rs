@@ -12,7 +12,7 @@ mod space;
 mod tests;
 
 pub(crate) use land::{LandLaunch, landing};
-pub(crate) use scrub::{SCRUB_TENSORS, ScrubBatch, ScrubLaunch};
+pub(crate) use scrub::{ScrubBatch, ScrubLaunch};
 pub(crate) use space::TensorDesc;
 
 use std::ffi::CStr;

@@ -1,5 +1,6 @@
 //! The scrub and the landing, run on the host over memory with guards around it and compared byte for byte with a plain model.
 
+use super::scrub::SCRUB_TENSORS;
 use super::space::RANK;
 use super::*;
 use crate::reference;

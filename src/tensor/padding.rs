@@ -5,8 +5,8 @@ use crate::driver::{Stream, window};
 use crate::error::{Error, Result};
 use crate::kernels::{self, TensorDesc};
 
-/// Zeroes rows `[rows..]` of every tensor, in the stream's order; all of them in one launch (up to [`kernels::SCRUB_TENSORS`]). Absent tensors
-/// and those with no more rows are skipped. Any element type and any strides.
+/// Zeroes rows `[rows..]` of every tensor, in the stream's order: all of them in one launch, up to 16. Absent tensors and those with no more
+/// rows are skipped. Any element type and any strides.
 ///
 /// In a segment the launch is recorded with this number of rows.
 ///

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod pool;
 #[cfg(feature = "reference-driver")]
 pub mod reference;
 pub mod sys;

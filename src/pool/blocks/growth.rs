@@ -2,15 +2,21 @@
 
 use super::{Blocks, StreamKey, Usage};
 
+/// What the address and size of a block are a multiple of, unless [`BlockOptions::alignment`] says otherwise: as of the driver's own allocations.
+pub const ALIGNMENT: usize = 512;
+
+/// What the size of a slab is a multiple of, unless [`BlockOptions::slab_granularity`] says otherwise: the driver's own granularity.
+pub const SLAB_BYTES: usize = 2 << 20;
+
 /// How a pool places blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BlockOptions {
-    /// What the address and size of every block are a multiple of: a power of two. Default: 512, as of the driver's own allocations.
+    /// What the address and size of every block are a multiple of: a power of two. Default: [`ALIGNMENT`].
     pub alignment: usize,
-    /// What the size of a slab is a multiple of; itself a multiple of `alignment`. Default: 2 MiB, the driver's own granularity.
+    /// What the size of a slab is a multiple of; itself a multiple of `alignment`. Default: [`SLAB_BYTES`].
     pub slab_granularity: usize,
-    /// A free block is split only if at least this is left of it; otherwise the request gets all of it. Default: 512, so always.
+    /// A free block is split only if at least this is left of it; otherwise the request gets all of it. Default: [`ALIGNMENT`], so always.
     pub min_remainder: usize,
     /// How far the pool may grow by choice, as a part of the most bytes ever live: one `slack_divisor`-th. Zero: never. Default: 5.
     /// See [`Growth::Preferred`].
@@ -55,7 +61,7 @@ pub enum Growth {
 
 impl Default for BlockOptions {
     fn default() -> BlockOptions {
-        BlockOptions { alignment: 512, slab_granularity: 2 << 20, min_remainder: 512, slack_divisor: 5 }
+        BlockOptions { alignment: ALIGNMENT, slab_granularity: SLAB_BYTES, min_remainder: ALIGNMENT, slack_divisor: 5 }
     }
 }
 

@@ -243,6 +243,7 @@ fn a_report_names_the_live_blocks() {
     arena.blocks.set_name(q.id, "layer 0: q").expect("it is live");
     arena.blocks.set_name(k.id, "layer 0: k").expect("it is live");
     arena.blocks.release(q.id).expect("it is live");
+    assert_eq!(arena.blocks.names.len(), 1, "a name goes with its block");
     assert_eq!(arena.take(ONE, 10).address, q.address);
     let told: Vec<_> = arena
         .blocks

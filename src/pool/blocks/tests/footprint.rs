@@ -115,7 +115,7 @@ impl Footprint {
     }
 }
 
-fn capture(model: fn(usize) -> Trace, buckets: &[usize], policy: Policy) -> Footprint {
+fn capture(model: Model, buckets: &[usize], policy: Policy) -> Footprint {
     let mut arena = Arena::new(Blocks::new(), 0);
     let (mut reserved, mut peak) = (Vec::new(), 0);
     for &rows in buckets {
@@ -142,8 +142,9 @@ fn capture(model: fn(usize) -> Trace, buckets: &[usize], policy: Policy) -> Foot
     Footprint { reserved, peak }
 }
 
-const MODELS: [(&str, fn(usize) -> Trace); 3] =
-    [("seed", seed_model), ("seed by names", seed_model_by_names), ("decoder", decoder)];
+type Model = fn(usize) -> Trace;
+
+const MODELS: [(&str, Model); 3] = [("seed", seed_model), ("seed by names", seed_model_by_names), ("decoder", decoder)];
 
 /// Buckets as they come where the largest is captured first.
 const DESCENDING: [&[usize]; 4] = [

@@ -54,18 +54,18 @@ pub fn explain(obstacles: &[Obstacle], probed: &[PathBuf]) -> String {
     let mut parts = vec![format!("{BINDINGS_VARIABLE}=generate, but bindings can't be generated")];
     for obstacle in obstacles {
         parts.push(match obstacle {
-            Obstacle::FeatureOff => "the feature `bindgen` is off".to_string(),
+            Obstacle::FeatureOff => "The feature `bindgen` is off".to_string(),
             Obstacle::NoHeader => {
                 let folders: Vec<String> = probed.iter().map(|folder| folder.display().to_string()).collect();
                 format!(
-                    "no cuda.h was found; probed {}; honoured are {INCLUDE_VARIABLE} (the folder of cuda.h), {} (a toolkit), CONDA_PREFIX and \
+                    "No cuda.h was found; probed {}; honoured are {INCLUDE_VARIABLE} (the folder of cuda.h), {} (a toolkit), CONDA_PREFIX and \
                      VIRTUAL_ENV; the PyPI package nvidia-cuda-runtime has the header too",
                     folders.join(", "),
                     TOOLKIT_VARIABLES.join(", ")
                 )
             }
             Obstacle::NoLibclang(message) => format!(
-                "no libclang was found: {}; name its folder in LIBCLANG_PATH, or install it (Debian, Ubuntu: libclang-dev; Fedora: \
+                "No libclang was found: {}; name its folder in LIBCLANG_PATH, or install it (Debian, Ubuntu: libclang-dev; Fedora: \
                  clang-libs; PyPI: libclang, into the active virtual environment)",
                 one_line(message)
             ),
@@ -74,7 +74,7 @@ pub fn explain(obstacles: &[Obstacle], probed: &[PathBuf]) -> String {
             }
         });
     }
-    parts.push("without the variable the pregenerated bindings are used".to_string());
+    parts.push("Without the variable the pregenerated bindings are used".to_string());
     parts.join(". ")
 }
 

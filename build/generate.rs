@@ -95,9 +95,8 @@ fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::set_hook(Box::new(|_| {}));
     let result = catch_unwind(AssertUnwindSafe(run));
     std::panic::set_hook(hook);
-    result.map_err(|panic| match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
-        (Some(text), _) => text.clone(),
-        (_, Some(text)) => (*text).to_string(),
-        _ => "it panicked".to_string(),
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        format!("bindgen panicked: {}", text.unwrap_or("without a message"))
     })
 }

@@ -119,6 +119,17 @@ macro_rules! is_needed {
     };
 }
 
+/// A header is always new enough to declare the needed calls. build.rs tells whether it declares the optional ones too.
+macro_rules! if_declared {
+    (needed $($check:tt)*) => {
+        $($check)*
+    };
+    (optional $($check:tt)*) => {
+        #[cfg(header_declares_optional_calls)]
+        $($check)*
+    };
+}
+
 macro_rules! expand {
     ($($need:ident $since:literal $name:ident($($arg:ident: $type:ty),*);)*) => {
         /// Every driver call that the crate knows.
@@ -196,10 +207,9 @@ macro_rules! expand {
         /// comes of it.
         #[allow(dead_code)]
         fn signatures_are_those_of_the_header<T>() {
-            $(let _: unsafe extern "C" fn($($type),*) -> CUresult = bindings_fn::$name;)*
+            $(if_declared! { $need let _: unsafe extern "C" fn($($type),*) -> CUresult = super::bindings::$name; })*
         }
     };
 }
 
-use super::bindings as bindings_fn;
 for_each_call!(expand);

@@ -9,7 +9,7 @@ use crate::reference::machine::{Outcome, State};
 use crate::reference::memory::{Kind, Region};
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, location_parts,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, location_parts, max_size,
 };
 use core::ffi::{c_int, c_void};
 
@@ -223,7 +223,7 @@ entries! {
         // SAFETY: not null, so the caller gives valid properties.
         let props = unsafe { &*props };
         let device = state.located(props.location)?;
-        let handle = state.new_pool(device, props.maxSize);
+        let handle = state.new_pool(device, max_size(props));
         // SAFETY: not null, so the caller gives a valid place.
         unsafe { put(pool, as_pointer(handle)) }
     }

@@ -1,0 +1,2 @@
+/* See stddef.h. */
+#include <stddef.h>

@@ -6,7 +6,9 @@ use super::disposal::Disposal;
 use super::mode::relaxed;
 use super::stream::Stream;
 use crate::error::{Error, Result};
-use crate::sys::{CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size};
+use crate::sys::{
+    CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -169,7 +171,8 @@ impl MemoryPool {
         super::window::refuse_synchronize("memory pool")?;
         let _bound = self.context().bind()?;
         // SAFETY: a live pool.
-        Ok(unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? })
+        unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? };
+        Ok(())
     }
 }
 

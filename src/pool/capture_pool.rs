@@ -98,7 +98,8 @@ struct State {
 
 struct Slab {
     id: SlabId,
-    buffer: DeviceBuffer,
+    /// Given back when this drops.
+    _memory: DeviceBuffer,
 }
 
 impl fmt::Debug for CapturePool {
@@ -130,8 +131,7 @@ impl CapturePool {
         }
         let mut slab_options = MemoryPoolOptions::default().keep_bytes(0);
         slab_options.max_bytes = options.max_bytes.map(|bytes| bytes.next_multiple_of(SLAB_BYTES));
-        let mut stream_options = StreamOptions::default();
-        stream_options.priority = options.priority;
+        let stream_options = StreamOptions { priority: options.priority };
         let slab_pool = MemoryPool::new(context, slab_options)?;
         let temporaries = MemoryPool::new(context, MemoryPoolOptions::default())?;
         let slab_stream = Stream::new(context)?;
@@ -192,10 +192,6 @@ impl CapturePool {
     pub(crate) fn handle(&self) -> &PoolHandle {
         &self.inner
     }
-
-    pub(crate) fn of_handle(handle: PoolHandle) -> CapturePool {
-        CapturePool { inner: handle }
-    }
 }
 
 impl PoolInner {
@@ -205,10 +201,6 @@ impl PoolInner {
 
     pub(crate) fn context(&self) -> &Context {
         &self.context
-    }
-
-    pub(crate) fn capture_stream(&self) -> &Stream {
-        &self.capture_stream
     }
 
     /// The key of a stream's free blocks.
@@ -292,7 +284,7 @@ impl PoolInner {
                 Ok(buffer) => {
                     let unfit = |_| Error::Layout { reason: "the driver's memory overlaps a slab of the pool" };
                     let id = state.blocks.add_slab(key, buffer.address(), slab_bytes).map_err(unfit)?;
-                    state.slabs.push(Slab { id, buffer });
+                    state.slabs.push(Slab { id, _memory: buffer });
                     state.unsettled = true;
                 }
                 // A free block holds the request too, at the price of being cut.

@@ -29,4 +29,6 @@ pub(crate) use pool_props::set_max_size;
 pub(crate) use table::first_failure;
 pub use table::{Call, CallError, Table};
 #[cfg(feature = "reference-driver")]
-pub(crate) use {calls::for_each_call, codes::name as code_name, load::base_name, location::location_parts, pool_props::max_size};
+pub(crate) use {
+    calls::for_each_call, codes::name as code_name, load::base_name, location::location_parts, pool_props::max_size,
+};

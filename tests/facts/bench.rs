@@ -40,6 +40,8 @@ pub enum Answer {
     Unasked,
 }
 
+type Undo = Box<dyn FnOnce(&Driver)>;
+
 /// What the rows use. The context is current on the thread.
 pub struct Bench {
     pub rig: Rig,
@@ -49,7 +51,7 @@ pub struct Bench {
     pub tensor: Tensor,
     pub spare: DeviceBuffer,
     /// What a row has made, undone after its capture has ended.
-    undo: RefCell<Vec<Box<dyn FnOnce(&Driver)>>>,
+    undo: RefCell<Vec<Undo>>,
 }
 
 impl Bench {

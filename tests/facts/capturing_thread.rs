@@ -69,6 +69,13 @@ rows! {
         }
         unloaded
     };
+    stream_get_ctx_flags_priority_and_id_of_the_capturing: EVERY, EVERY, |b, stream| unsafe {
+        let (mut context, mut flags, mut priority, mut id) = (null_mut(), 0, 0, 0);
+        b.driver().cuStreamGetCtx(stream, &mut context)?;
+        b.driver().cuStreamGetFlags(stream, &mut flags)?;
+        b.driver().cuStreamGetPriority(stream, &mut priority)?;
+        b.driver().cuStreamGetId(stream, &mut id)
+    };
     mem_get_info: EVERY, EVERY, |b, _| unsafe {
         let (mut free, mut total) = (0, 0);
         b.driver().cuMemGetInfo_v2(&mut free, &mut total)

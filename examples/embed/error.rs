@@ -1,0 +1,36 @@
+//! What can go wrong, each with what to do.
+
+use std::path::PathBuf;
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+#[allow(dead_code)]
+pub enum EmbedError {
+    #[error("the model's folder {} is not there: fetch it with scripts/fetch_model.py, or name another with --model", .0.display())]
+    NoFolder(PathBuf),
+    #[error("{} can't be read: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: std::io::Error },
+    #[error("{} is damaged or cut short: {reason}. Fetch the model anew", path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error("the weights have no {name}: is this a BERT sentence encoder?")]
+    NoWeight { name: String },
+    #[error("weight {name} has shape {got:?}, the configuration asks for {expected:?}")]
+    WeightShape { name: String, expected: Vec<usize>, got: Vec<usize> },
+    #[error("weight {name} is of type {got}: f32, f16 and bf16 are supported")]
+    WeightType { name: String, got: String },
+    #[error("there is no text: give at least one line that is not blank")]
+    EmptyText,
+    #[error("the text has {tokens} tokens, and the bucket holds {limit}: give less text, or raise --max-tokens")]
+    TooLong { tokens: usize, limit: usize },
+    #[error("tokenizing: {0}")]
+    Tokenizer(String),
+    #[error("{} holds no golden vectors: {reason}", path.display())]
+    Golden { path: PathBuf, reason: String },
+    #[error("cuBLAS: {call} returned status {status}")]
+    Blas { call: &'static str, status: i32 },
+    #[error(transparent)]
+    Library(#[from] breakable_cuda_graph::Error),
+}
+
+/// A result with that error.
+pub type Result<T, E = EmbedError> = std::result::Result<T, E>;

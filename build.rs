@@ -144,7 +144,6 @@ fn compile_c(root: &Path) -> Result<(), String> {
         if cfg!(feature = "dlpack") {
             sources.push("weak_ref.c");
         }
-        sources.retain(|source| root.join("csrc").join(source).is_file());
         compile::compile(root, &sources, env!("CARGO_PKG_VERSION"))?;
     }
     #[cfg(not(any(feature = "reference-driver", feature = "dlpack")))]

@@ -9,9 +9,9 @@
 mod support;
 
 use breakable_cuda_graph::demo::Ops;
-use breakable_cuda_graph::driver::{LaunchConfig, Stream};
+use breakable_cuda_graph::driver::{Kernel, LaunchConfig, Stream};
 use breakable_cuda_graph::sys::CUresult;
-use breakable_cuda_graph::{BreakableCapture, CapturePool, DType, Result, Tensor, eager};
+use breakable_cuda_graph::{Break, BreakableCapture, CapturePool, DType, Error, Result, Tensor, break_here, eager};
 use clap::Parser;
 use core::ffi::c_void;
 use std::time::Instant;
@@ -60,32 +60,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let ops = Ops::load(&context)?;
     let input = Tensor::from_slice(&stream, &[1.0_f32; ELEMENTS], &[ELEMENTS])?;
 
-    let forward = |x: &Tensor| -> Result<Tensor> {
-        let mut h = x.clone();
-        for segment in 0..arguments.segments {
-            for _ in 0..arguments.kernels {
-                h = ops.scale(&h, 1.0)?;
-            }
-            if segment + 1 < arguments.segments {
-                let (ops, kernels) = (ops.clone(), arguments.break_kernels);
-                let handoff = ops.empty_like(&h)?;
-                h = breakable_cuda_graph::break_here("attention", handoff, [&h], move |b| {
-                    let (from, to) = (b.input(0)?, b.output(0).ok_or(breakable_cuda_graph::Error::NoForward)?);
-                    for _ in 0..kernels {
-                        ops.scale_into(b.stream(), from, 1.0, &to)?;
-                    }
-                    Ok(to)
-                })?;
-            }
-        }
-        Ok(h)
-    };
-    eager(&pool, &stream, |_| forward(&input))?;
-    let mut capture = BreakableCapture::on_pool(&pool)?;
-    let output = capture.record(&stream, |_| forward(&input))?;
-    let _ = capture.replay(&stream)?;
-    let result: Vec<f32> = output.read(&stream)?;
-    assert!(result.iter().all(|&value| value == 1.0), "the replay's result");
+    let mut capture = capture_program(&pool, &stream, &ops, &input, &arguments, false)?;
+    let mut checked = capture_program(&pool, &stream, &ops, &input, &arguments, true)?;
 
     let execs: Vec<_> = capture.execs().map(|exec| exec.as_raw()).collect();
     let bare = Bare::new(&ops, &stream, &arguments)?;
@@ -93,17 +69,20 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let table = driver.table();
     let (launch, graph_launch) =
         (table.cuLaunchKernel.ok_or("cuLaunchKernel")?, table.cuGraphLaunch.ok_or("cuGraphLaunch")?);
-    let mut times = [Vec::new(), Vec::new()];
+    let mut times: [Vec<f64>; ARMS.len()] = Default::default();
     context.with_current(|| -> std::result::Result<(), Box<dyn std::error::Error>> {
         for block in 0..arguments.blocks + 10 {
-            let mut block_times = [0.0; 2];
-            // The arm that goes first alternates, so that neither always finds the queue as the other left it.
-            for arm in if block % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let mut block_times = [0.0; ARMS.len()];
+            // The arm that goes first alternates, so that none always finds the machine as another left it.
+            for turn in 0..ARMS.len() {
+                let arm = (turn + block) % ARMS.len();
                 for _ in 0..arguments.replays {
                     stream.synchronize()?;
                     let start = Instant::now();
                     if arm == 0 {
                         let _ = capture.replay(&stream)?;
+                    } else if arm == 1 {
+                        let _ = checked.replay(&stream)?;
                     } else {
                         for (at, &exec) in execs.iter().enumerate() {
                             // SAFETY: a live exec of a live capture.
@@ -129,20 +108,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     })??;
     stream.synchronize()?;
 
-    let mut ratios: Vec<f64> = times[0].iter().zip(&times[1]).map(|(replay, bare)| replay / bare).collect();
-    let [replay, bare_loop] = times.map(|mut times| quartiles(&mut times));
-    let ratio = quartiles(&mut ratios);
-    if arguments.json {
-        for (arm, [low, median, high]) in [("replay", replay), ("bare loop", bare_loop)] {
-            let row = serde_json::json!({
-                "bench": "replay", "arm": arm, "driver": driver.origin().to_string(), "segments": arguments.segments,
-                "kernels": arguments.kernels, "break_kernels": arguments.break_kernels, "blocks": arguments.blocks,
-                "host_us_median": median, "host_us_quartiles": [low, high],
-                "ratio_median": if arm == "replay" { ratio[1] } else { 1.0 },
-            });
-            println!("{row}");
-        }
-    } else {
+    let ratios: Vec<[f64; 3]> = times
+        .iter()
+        .map(|arm| quartiles(&mut arm.iter().zip(&times[BARE]).map(|(arm, bare)| arm / bare).collect::<Vec<_>>()))
+        .collect();
+    let times = times.map(|mut arm| quartiles(&mut arm));
+    if !arguments.json {
         println!(
             "{} segments of {} kernels, {} breaks of {} kernels; {} interleaved blocks of {} replays",
             arguments.segments,
@@ -152,16 +123,91 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             arguments.blocks,
             arguments.replays
         );
-        println!("{:<10} {:>16} {:>22}", "arm", "host µs, median", "quartiles");
-        for (arm, [low, median, high]) in [("replay", replay), ("bare loop", bare_loop)] {
-            println!("{arm:<10} {median:>16.2} {:>22}", format!("{low:.2} to {high:.2}"));
+        println!("{:<24} {:>8} {:>18} {:>10} {:>18}", "arm", "host µs", "quartiles", "over bare", "quartiles");
+    }
+    for ((arm, [low, median, high]), [ratio_low, ratio, ratio_high]) in ARMS.into_iter().zip(times).zip(ratios) {
+        if arguments.json {
+            let row = serde_json::json!({
+                "bench": "replay", "arm": arm, "driver": driver.origin().to_string(), "segments": arguments.segments,
+                "kernels": arguments.kernels, "break_kernels": arguments.break_kernels, "blocks": arguments.blocks,
+                "host_us_median": median, "host_us_quartiles": [low, high],
+                "over_bare_median": ratio, "over_bare_quartiles": [ratio_low, ratio_high],
+            });
+            println!("{row}");
+        } else {
+            let (spread, ratio_spread) =
+                (format!("{low:.1} to {high:.1}"), format!("{ratio_low:.4} to {ratio_high:.4}"));
+            println!("{arm:<24} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18}");
         }
-        println!(
-            "replay / bare loop, median of blocks: {:.4} (quartiles {:.4} to {:.4})",
-            ratio[1], ratio[0], ratio[2]
-        );
     }
     Ok(())
+}
+
+/// What is compared, each with the bare loop.
+const ARMS: [&str; 3] = ["replay", "replay, checked launches", "bare loop"];
+const BARE: usize = 2;
+
+/// Captures the program. In the breaks, kernels are launched with arguments that were laid out once, as an engine does that has its own
+/// launches; or, `checked`, by operations that check shapes and places on every launch.
+fn capture_program(
+    pool: &CapturePool,
+    stream: &Stream,
+    ops: &Ops,
+    input: &Tensor,
+    arguments: &Arguments,
+    checked: bool,
+) -> Result<BreakableCapture<'static>> {
+    let forward = || -> Result<Tensor> {
+        let mut h = input.clone();
+        for segment in 0..arguments.segments {
+            for _ in 0..arguments.kernels {
+                h = ops.scale(&h, 1.0)?;
+            }
+            if segment + 1 < arguments.segments {
+                let handoff = ops.empty_like(&h)?;
+                let prepared = ops.scale_raw(&h, 1.0, &handoff)?;
+                h = break_here(
+                    "attention",
+                    handoff,
+                    [&h],
+                    break_operation(ops.clone(), prepared, arguments.break_kernels, checked),
+                )?;
+            }
+        }
+        Ok(h)
+    };
+    eager(pool, stream, |_| forward())?;
+    let mut capture = BreakableCapture::on_pool(pool)?;
+    let output = capture.record(stream, |_| forward())?;
+    let _ = capture.replay(stream)?;
+    let result: Vec<f32> = output.read(stream)?;
+    assert!(result.iter().all(|&value| value == 1.0), "the replay's result");
+    Ok(capture)
+}
+
+fn break_operation(
+    ops: Ops,
+    (kernel, config, values): (Kernel, LaunchConfig, [u64; 4]),
+    kernels: usize,
+    checked: bool,
+) -> impl FnMut(&Break<'_>) -> Result<Tensor> + Send + 'static {
+    move |b| {
+        let handoff = b.output(0).ok_or(Error::NoForward)?;
+        for _ in 0..kernels {
+            if checked {
+                ops.scale_into(b.stream(), b.input(0)?, 1.0, &handoff)?;
+            } else {
+                let mut pointers = pointers_to(&values);
+                // SAFETY: the kernel's own parameters: the break's input and handoff, at the addresses that they have on every replay.
+                unsafe { kernel.launch_raw(b.stream(), config, &mut pointers)? };
+            }
+        }
+        Ok(handoff)
+    }
+}
+
+fn pointers_to(values: &[u64; 4]) -> [*mut c_void; 4] {
+    values.each_ref().map(|value| core::ptr::from_ref(value).cast_mut().cast())
 }
 
 /// The break's kernel with its parameters, ready to be launched without any of the crate.
@@ -206,7 +252,7 @@ impl Bare {
         ) -> CUresult,
     ) -> CUresult {
         let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = self.config;
-        let mut pointers: [*mut c_void; 4] = self.values.each_ref().map(|value| (&raw const *value).cast_mut().cast());
+        let mut pointers = pointers_to(&self.values);
         // SAFETY: the caller vouches for the function; the pointers are to the kernel's parameters.
         unsafe {
             launch(

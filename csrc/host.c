@@ -1,33 +1,38 @@
-/* The kernels compiled for the host, for the reference driver: one entry for each, and the sizes that src/kernels.rs must agree with. */
+/* The kernels compiled for the host: the entries that the reference driver calls, and the sizes on which src/kernels must agree. */
 #include "kernels.cu"
 
 #include "demo.cu"
 
-BCG_HOST(bcg_scrub, BCG_ARG(bcg_scrub_parameters, 0))
-BCG_HOST(bcg_land, BCG_ARG(bcg_land_parameters, 0))
+typedef const float *demo_input;
+typedef const int *demo_integers;
+typedef float *demo_output;
+typedef bcg_u32 *demo_counter;
 
-typedef const float *bcg_input;
-typedef const int *bcg_integers;
-typedef float *bcg_output;
-typedef bcg_u32 *bcg_counter;
+#define INPUT(index) BCG_ARGUMENT(demo_input, index)
+#define INTEGERS(index) BCG_ARGUMENT(demo_integers, index)
+#define OUTPUT(index) BCG_ARGUMENT(demo_output, index)
+#define U32(index) BCG_ARGUMENT(bcg_u32, index)
+#define U64(index) BCG_ARGUMENT(bcg_u64, index)
+#define F32(index) BCG_ARGUMENT(float, index)
 
-BCG_HOST(demo_fill, BCG_ARG(bcg_output, 0), BCG_ARG(float, 1), BCG_ARG(bcg_u64, 2))
-BCG_HOST(demo_relu, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_output, 1), BCG_ARG(bcg_u64, 2))
-BCG_HOST(demo_scale, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_output, 1), BCG_ARG(float, 2), BCG_ARG(bcg_u64, 3))
-BCG_HOST(demo_add, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_input, 1), BCG_ARG(bcg_output, 2), BCG_ARG(bcg_u64, 3))
-BCG_HOST(demo_gelu, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_output, 1), BCG_ARG(bcg_u64, 2))
-BCG_HOST(demo_add_bias, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_output, 1), BCG_ARG(bcg_u32, 2), BCG_ARG(bcg_u32, 3))
-BCG_HOST(demo_linear, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_input, 1), BCG_ARG(bcg_input, 2), BCG_ARG(bcg_output, 3),
-         BCG_ARG(bcg_u32, 4), BCG_ARG(bcg_u32, 5), BCG_ARG(bcg_u32, 6), BCG_ARG(bcg_u32, 7), BCG_ARG(bcg_u32, 8))
-BCG_HOST(demo_layer_norm, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_input, 1), BCG_ARG(bcg_input, 2), BCG_ARG(bcg_input, 3),
-         BCG_ARG(bcg_output, 4), BCG_ARG(bcg_u32, 5), BCG_ARG(bcg_u32, 6), BCG_ARG(float, 7))
-BCG_HOST(demo_attention, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_input, 1), BCG_ARG(bcg_input, 2), BCG_ARG(bcg_output, 3),
-         BCG_ARG(bcg_integers, 4), BCG_ARG(bcg_u32, 5), BCG_ARG(bcg_u32, 6), BCG_ARG(bcg_u32, 7))
-BCG_HOST(demo_embed, BCG_ARG(bcg_integers, 0), BCG_ARG(bcg_integers, 1), BCG_ARG(bcg_input, 2), BCG_ARG(bcg_input, 3),
-         BCG_ARG(bcg_input, 4), BCG_ARG(bcg_output, 5), BCG_ARG(bcg_u32, 6), BCG_ARG(bcg_u32, 7))
-BCG_HOST(demo_mean_pool, BCG_ARG(bcg_input, 0), BCG_ARG(bcg_integers, 1), BCG_ARG(bcg_output, 2), BCG_ARG(bcg_u32, 3),
-         BCG_ARG(bcg_u32, 4))
-BCG_HOST(demo_spin, BCG_ARG(bcg_u64, 0), BCG_ARG(bcg_counter, 1))
+BCG_HOST(bcg_scrub, BCG_STRUCTURE(bcg_scrub_parameters, 0))
+BCG_HOST(bcg_land, BCG_STRUCTURE(bcg_land_parameters, 0))
 
-const size_t bcg_host_scrub_parameters_size = sizeof(bcg_scrub_parameters);
-const size_t bcg_host_land_parameters_size = sizeof(bcg_land_parameters);
+BCG_HOST(demo_fill, OUTPUT(0), F32(1), U64(2))
+BCG_HOST(demo_relu, INPUT(0), OUTPUT(1), U64(2))
+BCG_HOST(demo_scale, INPUT(0), OUTPUT(1), F32(2), U64(3))
+BCG_HOST(demo_add, INPUT(0), INPUT(1), OUTPUT(2), U64(3))
+BCG_HOST(demo_add_bias, INPUT(0), OUTPUT(1), U32(2), U32(3))
+BCG_HOST(demo_gelu, INPUT(0), OUTPUT(1), U64(2))
+BCG_HOST(demo_linear, INPUT(0), INPUT(1), INPUT(2), OUTPUT(3), U32(4), U32(5), U32(6), U64(7), U64(8), U32(9))
+BCG_HOST(demo_layer_norm, INPUT(0), INPUT(1), INPUT(2), INPUT(3), OUTPUT(4), U32(5), U32(6), F32(7))
+BCG_HOST(demo_attention, INPUT(0), INPUT(1), INPUT(2), OUTPUT(3), INTEGERS(4), U32(5), U32(6), U32(7), U32(8), U64(9), U64(10), U64(11),
+         U64(12))
+BCG_HOST(demo_embed, INTEGERS(0), INTEGERS(1), INPUT(2), INPUT(3), INPUT(4), OUTPUT(5), U32(6), U32(7), U32(8), U32(9))
+BCG_HOST(demo_mean, INPUT(0), INTEGERS(1), OUTPUT(2), U32(3), U32(4), U32(5))
+BCG_HOST(demo_normalize, INPUT(0), OUTPUT(1), U32(2), U32(3))
+BCG_HOST(demo_spin, U64(0), BCG_ARGUMENT(demo_counter, 1))
+
+extern const size_t BCG_SYMBOL(scrub_parameters_size), BCG_SYMBOL(land_parameters_size);
+const size_t BCG_SYMBOL(scrub_parameters_size) = sizeof(bcg_scrub_parameters);
+const size_t BCG_SYMBOL(land_parameters_size) = sizeof(bcg_land_parameters);

@@ -112,39 +112,41 @@ def fresh():
     return header + text.lstrip()
 
 
-def declarations(text, pattern):
-    """The parameters' types of each function whose name is the first group of `pattern`."""
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
+def declarations(include, header, pattern):
+    """The parameters' types of each function whose name is the first group of `pattern`, from the preprocessed header."""
+    command = [os.environ.get("CC", "cc"), "-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", f"-I{include}", include / header]
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    # cuda.h names newest forms without a version: `typedef CUmemPoolProps_v1 CUmemPoolProps;`.
+    aliases = {plain: exact for exact, plain in re.findall(r"typedef\s+(CU\w+)\s+(CU\w+)\s*;", text)}
     found = {}
     for match in re.finditer(pattern + r"\s*\(([^;]*)\)\s*;", text):
         parameters = []
         for parameter in match.group(2).split(","):
-            words = re.sub(r"([*&\[\]])", r" \1 ", parameter).split()
-            # What is left without `const` and the parameter's own name; version suffixes of types are aliases of the plain name.
-            words = [re.sub(r"_v\d+$", "", word) for word in words if word != "const"]
-            plain = [word for word in words if re.fullmatch(r"\w+", word)]
-            if len(plain) > 1 and plain[-1] not in ("int", "char", "long", "short", "void"):
+            words = re.sub(r"([*\[\]])", r" \1 ", parameter).split()
+            plain = [word for word in words if re.fullmatch(r"\w+", word) and word != "const"]
+            if len(plain) > 1 and plain[-1] not in ("int", "char", "long", "short"):
                 words.remove(plain[-1])
-            parameters.append(" ".join(word for word in words if word not in ("[", "]")))
+            while any(word in aliases for word in words):
+                words = [aliases.get(word, word) for word in words]
+            parameters.append(" ".join(word for word in words if word not in ("const", "[", "]")))
         found[match.group(1)] = parameters
     return found
 
 
 def check_versions(include):
-    """What is wrong with the versions in the list of calls."""
-    typedefs = declarations((include / "cudaTypedefs.h").read_text(), r"CUresult\s*\(\s*CUDAAPI\s*\*\s*(PFN_\w+)\s*\)")
-    functions = declarations((include / "cuda.h").read_text(), r"CUresult\s+CUDAAPI\s+(cu\w+)")
+    """What is wrong with the versions in the list of calls. The second form of a call is the second that has a typedef, and so on."""
+    typedefs = declarations(include, "cudaTypedefs.h", r"CUresult\s*\(\s*\*\s*PFN_(cu\w+_v\d+)\s*\)")
+    functions = declarations(include, "cuda.h", r"CUresult\s+(cu\w+)")
     wrong, calls = [], re.findall(r"^\s+(?:needed|optional) (\d+) (\w+)\(", CALLS.read_text(), flags=re.M)
     if len(calls) < 50:
         sys.exit("the list of calls was not understood")
     for since, name in calls:
-        base = re.sub(r"_v\d+$", "", name)
-        typedef = f"PFN_{base}_v{since}"
-        if typedef not in typedefs:
-            known = sorted(int(known.rsplit("_v", 1)[1]) for known in typedefs if re.fullmatch(rf"PFN_{base}_v\d+", known))
+        base, form = re.fullmatch(r"(\w+?)(?:_v(\d+))?", name).groups()
+        known = sorted(int(typedef.rsplit("_v", 1)[1]) for typedef in typedefs if re.fullmatch(rf"{base}_v\d+", typedef))
+        if known[int(form or 1) - 1 : int(form or 1)] != [int(since)]:
             wrong.append(f"{name}: version {since}; cudaTypedefs.h has {known or 'none'}")
-        elif name in functions and functions[name] != typedefs[typedef]:
-            wrong.append(f"{name}: parameters {functions[name]}; {typedef} has {typedefs[typedef]}")
+        elif functions.get(name) != typedefs[f"{base}_v{since}"]:
+            wrong.append(f"{name}: parameters {functions.get(name)}; the typedef of {since} has {typedefs[f'{base}_v{since}']}")
     return wrong
 
 

@@ -1,88 +1,126 @@
 #!/usr/bin/env python3
-"""Makes csrc/*.ptx from csrc/*.cu with NVRTC 12.0 (PTX ISA 8.0, target sm_70: every driver from CUDA 12.0 on loads it).
+"""Makes csrc/*.ptx from csrc/*.cu with NVRTC 12.0: PTX ISA 8.0 for sm_70, which every driver from CUDA 12.0 on loads.
 
-    scripts/ptx.py check        compares with the committed files, exit 1 on a difference
+    scripts/ptx.py check        compares the committed files with a fresh compilation and assembles them; exit 1 on a difference
     scripts/ptx.py regenerate   rewrites them
 
-NVRTC comes from PyPI (nvidia-cuda-nvrtc-cu12), by pip, into .cache/, which git ignores. No GPU is needed.
+NVRTC and the assembler (ptxas) come from PyPI by pip, into .cache/, which git ignores. Neither a GPU nor a driver is needed.
 """
+
 import ctypes
-import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = ROOT / ".cache" / "nvrtc"
+SOURCES = ROOT / "csrc"
+CACHE = ROOT / ".cache" / "ptx"
+
 NVRTC = "nvidia-cuda-nvrtc-cu12==12.0.140"
 OPTIONS = ["--gpu-architecture=compute_70", "--fmad=false", "--std=c++11"]
+PTXAS = "nvidia-cuda-nvcc-cu12==12.0.140"
+ARCHITECTURES = ["sm_70", "sm_80", "sm_90"]
 
 
-def library():
-    """The path of libnvrtc, fetched if need be."""
-    found = list(CACHE.glob("**/libnvrtc.so.12"))
+def fetch(package, pattern):
+    """The first file of a PyPI package that matches, downloaded if need be."""
+    folder = CACHE / package.replace("==", "-")
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+            subprocess.run([*command, "--dest", temporary, package], check=True)
+            unpacked = pathlib.Path(temporary) / "unpacked"
+            for wheel in pathlib.Path(temporary).glob("*.whl"):
+                with zipfile.ZipFile(wheel) as archive:
+                    archive.extractall(unpacked)
+            unpacked.rename(folder)
+    found = sorted(folder.rglob(pattern))
     if not found:
-        CACHE.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-        subprocess.run(command + ["-d", str(CACHE), NVRTC], check=True)
-        for wheel in CACHE.glob("*.whl"):
-            zipfile.ZipFile(wheel).extractall(CACHE)
-        found = list(CACHE.glob("**/libnvrtc.so.12"))
+        sys.exit(f"{package} holds no {pattern}")
     return found[0]
 
 
-def compile_ptx(nvrtc, source):
-    """PTX text for one source file."""
-    header = (ROOT / "csrc" / "device.h").read_bytes()
-    program = ctypes.c_void_p()
-    headers = (ctypes.c_char_p * 1)(header)
-    names = (ctypes.c_char_p * 1)(b"device.h")
-    check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), source.name.encode(), 1, headers, names))
-    options = (ctypes.c_char_p * len(OPTIONS))(*[option.encode() for option in OPTIONS])
-    result = nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options)
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    if result != 0:
-        sys.exit(f"{source.name}: {log.value.decode()}")
-    check(nvrtc, nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size)))
-    text = ctypes.create_string_buffer(size.value)
-    check(nvrtc, nvrtc.nvrtcGetPTX(program, text))
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    # Comments name the compiler's build, and NVRTC adds constants of its own; the code needs neither.
-    lines = [line.rstrip() for line in re.sub(r"//.*", "", text.value.decode()).splitlines()]
-    return "\n".join(line for line in lines if line and not re.match(r"\.global .*_INTERNAL_.*nv6target.*;$", line)) + "\n"
+class Nvrtc:
+    """The few calls of NVRTC that a compilation takes."""
+
+    def __init__(self):
+        path = fetch(NVRTC, "libnvrtc.so.12")
+        # It opens its builtins by name, so they are loaded beforehand.
+        for builtins in path.parent.glob("libnvrtc-builtins.so*"):
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        self.library = ctypes.CDLL(str(path))
+        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def call(self, name, *arguments):
+        code = getattr(self.library, name)(*arguments)
+        if code != 0:
+            sys.exit(f"{name}: {self.library.nvrtcGetErrorString(code).decode()}")
+
+    def text(self, program, kind):
+        """The program's log or PTX."""
+        size = ctypes.c_size_t()
+        self.call(f"nvrtcGet{kind}Size", program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        self.call(f"nvrtcGet{kind}", program, text)
+        return text.value.decode()
+
+    def compile(self, source):
+        """PTX of one source file."""
+        # The other headers are for the host's compiler.
+        text = (ctypes.c_char_p * 1)((SOURCES / "device.h").read_bytes())
+        header = (ctypes.c_char_p * 1)(b"device.h")
+        options = (ctypes.c_char_p * len(OPTIONS))(*[option.encode() for option in OPTIONS])
+        program = ctypes.c_void_p()
+        name = source.name.encode()
+        self.call("nvrtcCreateProgram", ctypes.byref(program), source.read_bytes(), name, 1, text, header)
+        if self.library.nvrtcCompileProgram(program, len(OPTIONS), options) != 0:
+            sys.exit(self.text(program, "Log"))
+        text = self.text(program, "PTX")
+        self.call("nvrtcDestroyProgram", ctypes.byref(program))
+        return strip(text)
 
 
-def check(nvrtc, result):
-    if result != 0:
-        nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-        sys.exit(f"NVRTC: {nvrtc.nvrtcGetErrorString(result).decode()}")
+def strip(text):
+    """Without comments, which name the compiler's build, empty lines, and constants that no kernel uses."""
+    lines = [line.rstrip() for line in re.sub(r"//.*", "", text).splitlines()]
+    unused = re.compile(r"\.global .*_INTERNAL_.*nv6target.*;$")
+    return "".join(f"{line}\n" for line in lines if line and not unused.match(line))
+
+
+def assemble(path):
+    """Assembles a PTX file for each architecture."""
+    ptxas = fetch(PTXAS, "ptxas")
+    ptxas.chmod(0o755)
+    with tempfile.TemporaryDirectory() as temporary:
+        for architecture in ARCHITECTURES:
+            output = pathlib.Path(temporary) / "cubin"
+            command = [ptxas, f"--gpu-name={architecture}", "--warn-on-spills", f"--output-file={output}", path]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0 or "warning" in done.stderr:
+                sys.exit(f"{path.name} for {architecture}: {done.stderr}")
 
 
 def main():
     if sys.argv[1:] not in (["check"], ["regenerate"]):
         sys.exit(__doc__)
-    path = library()
-    builtins = next(path.parent.glob("libnvrtc-builtins.so*"), None)
-    if builtins:
-        ctypes.CDLL(str(builtins), mode=os.RTLD_GLOBAL)
-    nvrtc = ctypes.CDLL(str(path))
-    differing = []
-    for source in sorted((ROOT / "csrc").glob("*.cu")):
-        target, text = source.with_suffix(".ptx"), compile_ptx(nvrtc, source)
+    nvrtc = Nvrtc()
+    failed = False
+    for source in sorted(SOURCES.glob("*.cu")):
+        target, text = source.with_suffix(".ptx"), nvrtc.compile(source)
+        name = target.relative_to(ROOT)
         if sys.argv[1] == "regenerate":
             target.write_text(text)
-            print(f"{target.relative_to(ROOT)}: {len(text)} bytes")
         elif not target.exists() or target.read_text() != text:
-            differing.append(target.name)
-    if differing:
-        sys.exit(f"differ from a fresh compilation: {', '.join(differing)} (scripts/ptx.py regenerate)")
-    if sys.argv[1] == "check":
-        print("the committed PTX equals a fresh compilation")
+            print(f"{name} differs from a fresh compilation: run scripts/ptx.py regenerate", file=sys.stderr)
+            failed = True
+            continue
+        assemble(target)
+        print(f"{name}: {len(text)} bytes, assembles for {', '.join(ARCHITECTURES)}")
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::driver::DropError;
+use breakable_cuda_graph::driver::{Device, DropError};
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call, CallError};
 use breakable_cuda_graph::{
@@ -169,6 +169,8 @@ fn every_call_of_a_capture_that_runs_through_fails_in_turn() {
 #[test]
 fn every_call_of_a_program_fails_in_turn() {
     let driver = support::driver().watched();
+    // Held throughout: making a primary context anew for each run takes a device long.
+    let _context = Device::get(&driver, 0).and_then(|device| device.primary_context()).expect("a context");
     let program = || -> Result<Vec<f32>> {
         let rig = Rig::try_new(&driver)?;
         let input = Tensor::from_slice(&rig.stream, &random_values(1, ROWS * WIDTH), &[ROWS, WIDTH])?;

@@ -52,6 +52,7 @@ impl<'env> BreakableCapture<'env> {
 
         self.state = recording;
         first_failure::clear();
+        pool.start_window();
         let mut session =
             Session { capture: self, recorder: &recorder, frame: None, slabs: pool.slab_count(), over: false };
         let recorded = session.run(forward).and_then(|value| {

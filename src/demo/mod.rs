@@ -1,5 +1,10 @@
 //! Kernels of the examples, tests and benchmarks, and operations over them. No part of what an engine needs from the crate.
+//!
+//! - `ops`: [`Ops`], with the element-wise operations and the matrix product. `encoder`: what an encoder needs beside them.
+//! - `checks`: shapes and element types, checked before a kernel sees an address.
 
+mod checks;
+mod encoder;
 mod ops;
 
 pub use ops::{Ops, Weight};
@@ -16,16 +21,17 @@ pub(crate) const PTX: &CStr =
 crate::reference::host_kernels! {
     /// The same kernels compiled for the host, for the reference driver.
     pub(crate) HOST:
-    "demo_fill" => bcg_host_demo_fill,
-    "demo_relu" => bcg_host_demo_relu,
-    "demo_scale" => bcg_host_demo_scale,
-    "demo_add" => bcg_host_demo_add,
-    "demo_gelu" => bcg_host_demo_gelu,
-    "demo_add_bias" => bcg_host_demo_add_bias,
-    "demo_linear" => bcg_host_demo_linear,
-    "demo_layer_norm" => bcg_host_demo_layer_norm,
-    "demo_attention" => bcg_host_demo_attention,
-    "demo_embed" => bcg_host_demo_embed,
-    "demo_mean_pool" => bcg_host_demo_mean_pool,
-    "demo_spin" => bcg_host_demo_spin,
+    demo_fill,
+    demo_relu,
+    demo_scale,
+    demo_add,
+    demo_add_bias,
+    demo_gelu,
+    demo_linear,
+    demo_layer_norm,
+    demo_attention,
+    demo_embed,
+    demo_mean,
+    demo_normalize,
+    demo_spin,
 }

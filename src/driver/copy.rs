@@ -105,7 +105,6 @@ pub unsafe fn copy_device_to_device(to: CUdeviceptr, from: CUdeviceptr, bytes: u
     if bytes == 0 {
         return Ok(());
     }
-    let _bound = stream.context().bind()?;
     // SAFETY: the caller vouches for the memory.
     unsafe { stream.context().driver().cuMemcpyDtoDAsync_v2(to, from, bytes, stream.as_raw())? };
     window::operation(|_| {});
@@ -124,7 +123,6 @@ pub unsafe fn fill(address: CUdeviceptr, value: u8, bytes: usize, stream: &Strea
     if bytes == 0 {
         return Ok(());
     }
-    let _bound = stream.context().bind()?;
     // SAFETY: the caller vouches for the memory.
     unsafe { stream.context().driver().cuMemsetD8Async(address, value, bytes, stream.as_raw())? };
     window::operation(|_| {});

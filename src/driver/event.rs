@@ -107,7 +107,6 @@ impl Event {
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         let segment = window::segment_of(stream)?;
-        let _bound = self.context.bind()?;
         // SAFETY: both handles are live.
         unsafe { self.context.driver().cuEventRecord(self.raw, stream.as_raw())? };
         self.segment.store(segment, Ordering::Relaxed);

@@ -124,9 +124,9 @@ impl GraphExec {
     ///
     /// # Safety
     /// All device and host memory that the graph's nodes name is valid until the launch has run.
+    #[inline]
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        let _bound = self.context.bind()?;
         // SAFETY: both handles are live; the caller vouches for the memory.
         Ok(unsafe { self.context.driver().cuGraphLaunch(self.raw, stream.as_raw())? })
     }

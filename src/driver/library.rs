@@ -96,7 +96,6 @@ fn config(geometry: &kernels::Geometry) -> LaunchConfig {
 /// `argument` points to the structure, and the memory that it names is valid whenever the work runs.
 unsafe fn launch_one(function: CUfunction, stream: &Stream, config: LaunchConfig, argument: *mut c_void) -> Result<()> {
     let context = stream.context();
-    let _bound = context.bind()?;
     let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
     let mut arguments = [argument];
     let none = core::ptr::null_mut();

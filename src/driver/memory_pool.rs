@@ -6,7 +6,7 @@ use super::disposal::Disposal;
 use super::mode::relaxed;
 use super::stream::Stream;
 use crate::error::{Error, Result};
-use crate::sys::{CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location};
+use crate::sys::{CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size};
 use std::fmt;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ unsafe impl Sync for Inner {}
 #[non_exhaustive]
 pub struct MemoryPoolOptions {
     /// The most bytes that the pool may hold. `None`: the device's memory. It is always passed on: a pool without it reserves twice the
-    /// device's memory of address space.
+    /// device's memory of address space. Drivers before CUDA 12.2 have no limit.
     pub max_bytes: Option<usize>,
     /// How many unused bytes the pool keeps when a synchronisation would give them back. `None`: all. The driver's own default is none.
     pub keep_bytes: Option<u64>,
@@ -89,7 +89,7 @@ impl MemoryPool {
         let mut properties: CUmemPoolProps = unsafe { core::mem::zeroed() };
         properties.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location = device_location(device.as_raw());
-        properties.maxSize = max_bytes;
+        set_max_size(&mut properties, context.driver().version(), max_bytes);
         let _bound = context.bind()?;
         let _relaxed = relaxed(context.driver())?;
         let mut raw = core::ptr::null_mut();

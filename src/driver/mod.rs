@@ -1,8 +1,8 @@
 //! Owned handles over the driver's objects, one family per file. All `unsafe` calls of the driver are made here.
 //!
 //! - A handle holds its parents, so nothing outlives its context.
-//! - Every call makes the handle's own context current and puts back what was current before, on error too: nothing depends on what the
-//!   calling thread had current.
+//! - Nothing depends on what the calling thread has current. Calls on a stream (launches, copies, events, capture) use the stream's context,
+//!   whatever is current; every other call makes the handle's own context current and puts back what was, on error too.
 //! - A handle that is dropped while a capture is open on its context is destroyed when that capture closes ([`Context`]).
 //! - `from_raw` takes over a foreign handle, `borrow_raw` uses one and can keep its owner alive, `as_raw` hands one out.
 

@@ -203,6 +203,7 @@ impl Kernel {
     /// # Safety
     /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type. What the kernel reads and writes through
     /// pointers among them is valid device memory whenever the work runs; for a recorded launch, at every replay.
+    #[inline]
     pub unsafe fn launch_raw(
         &self,
         stream: &Stream,
@@ -210,7 +211,6 @@ impl Kernel {
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        let _bound = self.context.bind()?;
         let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
         let extra = core::ptr::null_mut();
         // SAFETY: live handles; the caller vouches for the arguments.

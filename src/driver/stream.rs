@@ -142,7 +142,6 @@ impl Stream {
     /// # Errors
     /// What the driver returns.
     pub fn priority(&self) -> Result<i32> {
-        let _bound = self.context().bind()?;
         let mut priority = 0;
         // SAFETY: a live stream and a valid place.
         unsafe { self.context().driver().cuStreamGetPriority(self.as_raw(), &mut priority)? };
@@ -155,7 +154,6 @@ impl Stream {
     /// # Errors
     /// What the driver returns.
     pub fn id(&self) -> Result<u64> {
-        let _bound = self.context().bind()?;
         let mut id = 0;
         // SAFETY: a live stream and a valid place.
         unsafe { self.context().driver().cuStreamGetId(self.as_raw(), &mut id)? };
@@ -175,7 +173,6 @@ impl Stream {
 
     /// Waits, whatever the thread has open.
     pub(crate) fn settle(&self) -> Result<()> {
-        let _bound = self.context().bind()?;
         // SAFETY: a live stream.
         Ok(unsafe { self.context().driver().cuStreamSynchronize(self.as_raw())? })
     }
@@ -186,7 +183,6 @@ impl Stream {
     /// As for [`synchronize`](Stream::synchronize).
     pub fn is_idle(&self) -> Result<bool> {
         window::refuse_synchronize("stream")?;
-        let _bound = self.context().bind()?;
         // SAFETY: a live stream.
         ready(unsafe { self.context().driver().cuStreamQuery(self.as_raw()) })
     }
@@ -201,7 +197,6 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "event")?;
         window::check_wait(self, event)?;
-        let _bound = self.context().bind()?;
         // SAFETY: both handles are live.
         unsafe { self.context().driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0)? };
         window::waited(self, event);

@@ -11,7 +11,7 @@ use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{CUgraph, CUresult, CUstreamCaptureStatus, CallError, first_failure};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +32,8 @@ struct State {
 }
 
 thread_local! {
+    /// Whether there is one: what launches on the hot path look at.
+    static IS_OPEN: Cell<bool> = const { Cell::new(false) };
     static OPEN: RefCell<Option<State>> = const { RefCell::new(None) };
 }
 
@@ -73,10 +75,8 @@ impl Window {
         }
         first_failure::clear();
         context.capture_opens();
-        let begun = context.bind().and_then(|_bound| {
-            // SAFETY: a live stream.
-            unsafe { context.driver().cuStreamBeginCapture_v2(stream.as_raw(), mode.as_raw()) }
-        });
+        // SAFETY: a live stream.
+        let begun = unsafe { context.driver().cuStreamBeginCapture_v2(stream.as_raw(), mode.as_raw()) };
         if let Err(error) = begun {
             context.capture_closed();
             return Err(error.into());
@@ -85,6 +85,7 @@ impl Window {
         let state =
             State { stream: stream.clone(), serial, recording, operations: 0, kept: Vec::new(), forked_at: None };
         OPEN.with_borrow_mut(|open| *open = Some(state));
+        IS_OPEN.set(true);
         Ok(Window { stream: stream.clone(), closed: false, _thread: PhantomData })
     }
 
@@ -109,10 +110,9 @@ impl Window {
         self.closed = true;
         let context = self.stream.context();
         let mut graph = core::ptr::null_mut();
-        // The capture is ended whatever happens to the context: a stream that stays in capture fails all later work on it.
-        let _bound = context.bind_stubbornly();
         // SAFETY: a live stream and a valid place.
         let ended = unsafe { context.driver().cuStreamEndCapture(self.stream.as_raw(), &mut graph) };
+        IS_OPEN.set(false);
         let state = OPEN.with_borrow_mut(Option::take).unwrap_or_else(|| State {
             stream: self.stream.clone(),
             serial: 0,
@@ -154,12 +154,20 @@ impl Drop for Window {
 }
 
 /// Whether this thread has a segment open.
+#[inline]
 pub(crate) fn is_open() -> bool {
-    OPEN.with_borrow(Option::is_some)
+    IS_OPEN.get()
 }
 
 /// Counts an operation that goes into the open segment, if there is one; and keeps what it refers to.
+#[inline]
 pub(crate) fn operation(keep: impl FnOnce(&mut Vec<Kept>)) {
+    if is_open() {
+        note_operation(keep);
+    }
+}
+
+fn note_operation(keep: impl FnOnce(&mut Vec<Kept>)) {
     OPEN.with_borrow_mut(|open| {
         if let Some(state) = open {
             state.operations += 1;
@@ -177,7 +185,14 @@ pub(crate) fn keep(kept: &mut Vec<Kept>, what: &Kept) {
 }
 
 /// Keeps something for the open segment, if there is one, unless it was made in the recording that the segment belongs to.
+#[inline]
 pub(crate) fn keep_in_segment(made_in: u64, what: impl FnOnce() -> Kept) {
+    if is_open() {
+        keep_unless_own(made_in, what);
+    }
+}
+
+fn keep_unless_own(made_in: u64, what: impl FnOnce() -> Kept) {
     OPEN.with_borrow_mut(|open| {
         if let Some(state) = open.as_mut().filter(|state| state.recording != made_in || made_in == 0) {
             keep(&mut state.kept, &what());
@@ -193,7 +208,6 @@ pub(crate) fn refuse_synchronize(what: &'static str) -> Result<()> {
 /// Whether the stream takes part in the open segment, as the driver sees it.
 fn takes_part(stream: &Stream) -> Result<bool> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let _bound = stream.context().bind()?;
     // SAFETY: a live stream and a valid place.
     unsafe { stream.context().driver().cuStreamIsCapturing(stream.as_raw(), &mut status)? };
     Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)

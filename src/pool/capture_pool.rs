@@ -1,12 +1,12 @@
 //! [`CapturePool`].
 
 use super::block::PoolBlock;
-use super::blocks::{BlockId, Blocks, SLAB_BYTES, SlabId};
+use super::blocks::{BlockId, Blocks, Growth, SLAB_BYTES, SlabId, TooLarge};
 use super::turn::{Turn, TurnGuard};
 use crate::driver::window::{self, Kept};
 use crate::driver::{Context, DeviceBuffer, Event, MemoryPool, MemoryPoolOptions, Stream, StreamOptions};
 use crate::error::{Error, OutOfMemory, Result};
-use crate::sys::{CUresult, Call, CallError};
+use crate::sys::{CUresult, Call, CallError, first_failure};
 use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
 use std::any::Any;
@@ -106,7 +106,7 @@ impl fmt::Debug for CapturePool {
         let state = self.inner.state();
         f.debug_struct("CapturePool")
             .field("slabs", &state.slabs.len())
-            .field("stats", &state.blocks.stats())
+            .field("stats", &state.blocks.usage())
             .finish_non_exhaustive()
     }
 }
@@ -173,7 +173,7 @@ impl CapturePool {
     pub fn usage(&self) -> Result<PoolUsage> {
         let temporary = self.inner.temporaries.usage()?.used;
         let state = self.inner.state();
-        let stats = state.blocks.stats();
+        let stats = state.blocks.usage();
         Ok(PoolUsage {
             reserved: stats.reserved,
             in_use: stats.in_use,
@@ -264,12 +264,13 @@ impl PoolInner {
 
     fn take(&self, key: StreamKey, bytes: usize) -> Result<(BlockId, u64)> {
         let mut state = self.state();
-        if let Some(block) = state.blocks.allocate(key, bytes) {
-            return Ok((block.id, block.address));
-        }
-        let slab_bytes =
-            Blocks::slab_bytes_for(bytes).ok_or(Error::Layout { reason: "the request is larger than memory" })?;
-        let stats = state.blocks.stats();
+        let too_large = |_: TooLarge| Error::Layout { reason: "the request is larger than memory" };
+        let (slab_bytes, needed) = match state.blocks.growth_for(key, bytes).map_err(too_large)? {
+            Growth::Unneeded => (0, false),
+            Growth::Preferred(slab_bytes) => (slab_bytes, false),
+            Growth::Needed(slab_bytes) => (slab_bytes, true),
+        };
+        let stats = state.blocks.usage();
         let out_of_memory = |call| {
             Error::OutOfMemory(Box::new(OutOfMemory {
                 requested: bytes,
@@ -281,16 +282,25 @@ impl PoolInner {
                 call,
             }))
         };
-        if self.limit.is_some_and(|limit| stats.reserved.saturating_add(slab_bytes) > limit) {
+        let beyond_limit = self.limit.is_some_and(|limit| stats.reserved.saturating_add(slab_bytes) > limit);
+        if beyond_limit && needed {
             return Err(out_of_memory(None));
         }
-        let buffer = self.slab_pool.allocate(slab_bytes, &self.slab_stream).map_err(|error| match error {
-            Error::Call(call) if is_out_of_memory(call) => out_of_memory(Some(call)),
-            other => other,
-        })?;
-        let id = state.blocks.add_slab(key, buffer.address(), slab_bytes);
-        state.slabs.push(Slab { id, buffer });
-        state.unsettled = true;
+        if slab_bytes > 0 && !beyond_limit {
+            let before = first_failure::get();
+            match self.slab_pool.allocate(slab_bytes, &self.slab_stream) {
+                Ok(buffer) => {
+                    let unfit = |_| Error::Layout { reason: "the driver's memory overlaps a slab of the pool" };
+                    let id = state.blocks.add_slab(key, buffer.address(), slab_bytes).map_err(unfit)?;
+                    state.slabs.push(Slab { id, buffer });
+                    state.unsettled = true;
+                }
+                // A free block holds the request too, at the price of being cut.
+                Err(Error::Call(call)) if is_out_of_memory(call) && !needed => first_failure::set(before),
+                Err(Error::Call(call)) if is_out_of_memory(call) => return Err(out_of_memory(Some(call))),
+                Err(other) => return Err(other),
+            }
+        }
         match state.blocks.allocate(key, bytes) {
             Some(block) => Ok((block.id, block.address)),
             None => Err(out_of_memory(None)),
@@ -314,6 +324,11 @@ impl PoolInner {
     /// The number of slabs, to come back to with [`shrink_to`](PoolInner::shrink_to).
     pub(crate) fn slab_count(&self) -> usize {
         self.state().slabs.len()
+    }
+
+    /// Starts the window of a recording, by which the pool decides how to grow.
+    pub(crate) fn start_window(&self) {
+        self.state().blocks.start_window();
     }
 
     /// Gives back the slabs that were added since the pool had this number of them, as far as no block of them is out. For a recording on

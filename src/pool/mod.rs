@@ -3,6 +3,7 @@
 //! - `blocks` is the arithmetic: which bytes of which slab serve a request. It knows no driver and has no `unsafe` code.
 //! - `capture_pool` is [`CapturePool`]: slabs from a `CUmemoryPool`, limits, reports.
 //! - `block` is a block that returns to its pool when dropped.
+//! - `trace` is a recorded order of requests and releases, for simulations and for planning.
 //! - `turn` orders the replays and recordings of one pool.
 //!
 //! Invariants:
@@ -13,8 +14,9 @@
 //!    ordinary stream-ordered pool beside it.
 
 mod block;
-pub(crate) mod blocks;
+pub mod blocks;
 mod capture_pool;
+pub mod trace;
 mod turn;
 
 pub use capture_pool::{CapturePool, PoolOptions, PoolUsage};

@@ -17,15 +17,18 @@ pub struct Geometry {
 /// A host function that does the work of a whole grid. `arguments[i]` points to the value of the kernel's parameter `i`.
 pub type HostKernel = unsafe extern "C" fn(geometry: *const Geometry, arguments: *const *mut c_void);
 
-/// Declares the host functions of compiled kernels and lists them by the kernels' names.
+/// Declares the host functions that `csrc/host.c` defines, and lists them by the kernels' names.
 macro_rules! host_kernels {
-    ($(#[$doc:meta])* $visibility:vis $list:ident: $($name:literal => $function:ident),* $(,)?) => {
+    ($(#[$doc:meta])* $visibility:vis $list:ident: $($kernel:ident),* $(,)?) => {
         unsafe extern "C" {
-            $(fn $function(geometry: *const $crate::reference::Geometry, arguments: *const *mut core::ffi::c_void);)*
+            $(
+                #[link_name = concat!(env!("BREAKABLE_CUDA_GRAPH_HOST_SYMBOLS"), stringify!($kernel))]
+                fn $kernel(geometry: *const $crate::reference::Geometry, arguments: *const *mut core::ffi::c_void);
+            )*
         }
 
         $(#[$doc])*
-        $visibility const $list: &[(&str, $crate::reference::HostKernel)] = &[$(($name, $function)),*];
+        $visibility const $list: &[(&str, $crate::reference::HostKernel)] = &[$((stringify!($kernel), $kernel)),*];
     };
 }
 pub(crate) use host_kernels;

@@ -10,6 +10,7 @@ mod codes;
 mod driver;
 mod load;
 mod location;
+mod pool_props;
 mod table;
 #[cfg(feature = "reference-driver")]
 pub mod watch;
@@ -24,7 +25,8 @@ pub use bindings::*;
 pub use driver::{Driver, Origin};
 pub use load::{Candidate, LoadError, MINIMUM_VERSION};
 pub(crate) use location::device_location;
+pub(crate) use pool_props::set_max_size;
 pub(crate) use table::first_failure;
 pub use table::{Call, CallError, Table};
 #[cfg(feature = "reference-driver")]
-pub(crate) use {calls::for_each_call, codes::name as code_name, load::base_name, location::location_parts};
+pub(crate) use {calls::for_each_call, codes::name as code_name, load::base_name, location::location_parts, pool_props::max_size};

@@ -5,6 +5,7 @@ use crate::driver::window::{self, Kept};
 use crate::driver::{Kernel, LaunchConfig, Stream};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 /// The most arguments of one launch.
 pub const MAX_ARGUMENTS: usize = 32;
@@ -66,14 +67,14 @@ impl Kernel {
         if arguments.len() > MAX_ARGUMENTS {
             return Err(Error::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS });
         }
-        let mut addresses = [0_u64; MAX_ARGUMENTS];
-        let mut pointers = [core::ptr::null_mut::<c_void>(); MAX_ARGUMENTS];
+        // Filled as far as there are arguments.
+        let mut addresses = [const { MaybeUninit::<u64>::uninit() }; MAX_ARGUMENTS];
+        let mut pointers = [const { MaybeUninit::<*mut c_void>::uninit() }; MAX_ARGUMENTS];
         for ((argument, address), pointer) in arguments.iter().zip(&mut addresses).zip(&mut pointers) {
-            *pointer = match argument {
+            pointer.write(match argument {
                 Arg::Tensor(tensor) => {
                     tensor.expect_on(self.context(), "kernel argument")?;
-                    *address = tensor.address();
-                    (&raw mut *address).cast()
+                    core::ptr::from_mut(address.write(tensor.address())).cast()
                 }
                 Arg::U32(value) => (&raw const *value).cast_mut().cast(),
                 Arg::I32(value) => (&raw const *value).cast_mut().cast(),
@@ -82,10 +83,13 @@ impl Kernel {
                 Arg::F32(value) => (&raw const *value).cast_mut().cast(),
                 Arg::F64(value) => (&raw const *value).cast_mut().cast(),
                 Arg::Bytes(bytes) => bytes.as_ptr().cast_mut().cast(),
-            };
+            });
         }
+        // SAFETY: as many were written as there are arguments.
+        let pointers =
+            unsafe { core::slice::from_raw_parts_mut(pointers.as_mut_ptr().cast::<*mut c_void>(), arguments.len()) };
         // SAFETY: one pointer for each argument, valid through the call, which copies the values; the caller vouches for the rest.
-        unsafe { self.launch_raw(stream, config, &mut pointers[..arguments.len()])? };
+        unsafe { self.launch_raw(stream, config, pointers)? };
         for argument in arguments {
             if let Arg::Tensor(tensor) = argument {
                 tensor.keep_in_segment();

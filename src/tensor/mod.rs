@@ -7,9 +7,12 @@
 //! - `weak`: [`WeakTensor`], which owns nothing.
 //! - `transfer`: host data in and out.
 //! - `argument`: tensors and values as kernel arguments.
+//! - `dlpack`: tensors as DLPack views.
 //! - `padding`: the scrub of padded tails, the landing of a break's result, slices to the real rows.
 
 mod argument;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 mod dtype;
 mod layout;
 mod owned;

@@ -5,8 +5,8 @@ use crate::driver::{Stream, window};
 use crate::error::{Error, Result};
 use crate::kernels::{self, TensorDesc};
 
-/// Zeroes rows `[rows..]` of every tensor, in the stream's order; all of them in one launch (up to [`kernels::SCRUB_TENSORS`]). Absent tensors
-/// and those with no more rows are skipped. Any element type and any strides.
+/// Zeroes rows `[rows..]` of every tensor, in the stream's order: all of them in one launch, up to 16. Absent tensors and those with no more
+/// rows are skipped. Any element type and any strides.
 ///
 /// In a segment the launch is recorded with this number of rows.
 ///
@@ -23,10 +23,11 @@ where
             continue;
         }
         tensor.expect_on(stream.context(), "tensor to scrub")?;
-        if !batch.add(&describe(tensor)) {
+        let place = describe(tensor)?;
+        if !batch.add(&place) {
             launch_scrub(stream, &batch)?;
             batch = kernels::ScrubBatch::new(rows);
-            batch.add(&describe(tensor));
+            batch.add(&place);
         }
         tensor.keep_in_segment();
     }
@@ -68,10 +69,8 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
     if result.overlaps(handoff) {
         return Err(Error::Overlap);
     }
-    // Rows that neither the result has nor a valid number of rows zeroes are left alone.
-    let until = if valid_rows.is_some() { rows } else { result.rows() };
-    let (from, to) = (describe(result), describe(handoff));
-    let Some(launch) = kernels::landing(&from, &to, valid, until) else { return Ok(()) };
+    let (from, to) = (describe(result)?, describe(handoff)?);
+    let Some(launch) = kernels::landing(&from, &to, valid) else { return Ok(()) };
     result.expect_on(stream.context(), "break's result")?;
     handoff.expect_on(stream.context(), "handoff")?;
     let library = stream.context().library()?;
@@ -92,11 +91,8 @@ pub(crate) fn check_landing(result: &Tensor, handoff: &Tensor) -> Result<()> {
     Ok(())
 }
 
-fn describe(tensor: &Tensor) -> TensorDesc<'_> {
-    TensorDesc {
-        address: tensor.address(),
-        element_size: tensor.dtype().size() as u32,
-        shape: tensor.shape(),
-        strides: tensor.strides(),
-    }
+fn describe(tensor: &Tensor) -> Result<TensorDesc<'_>> {
+    let element_size = tensor.dtype().size() as u32;
+    TensorDesc::new(tensor.address(), element_size, tensor.shape(), tensor.strides())
+        .ok_or(Error::Layout { reason: "the first element's address must be a multiple of the element size" })
 }

@@ -9,7 +9,7 @@ use crate::reference::machine::{Outcome, State};
 use crate::reference::memory::{Kind, Region};
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, location_parts,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, location_parts, max_size,
 };
 use core::ffi::{c_int, c_void};
 
@@ -63,7 +63,7 @@ impl State {
         if let Some(block) = pool.blocks.allocate(StreamKey(stream as u64), bytes) {
             return Ok(block);
         }
-        let slab_bytes = Blocks::slab_bytes_for(bytes).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let slab_bytes = pool.blocks.slab_bytes_for(bytes).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let (device, left) = (pool.device, pool.max.saturating_sub(pool.reserved));
         if slab_bytes > left {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
@@ -74,7 +74,10 @@ impl State {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         };
         let pool = self.pools.get_mut(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let slab = pool.blocks.add_slab(StreamKey(stream as u64), address, slab_bytes);
+        let slab = pool
+            .blocks
+            .add_slab(StreamKey(stream as u64), address, slab_bytes)
+            .map_err(|_| CUresult::CUDA_ERROR_UNKNOWN)?;
         pool.slabs.push((slab, address, slab_bytes));
         pool.reserved += slab_bytes;
         pool.reserved_high = pool.reserved_high.max(pool.reserved);
@@ -220,7 +223,7 @@ entries! {
         // SAFETY: not null, so the caller gives valid properties.
         let props = unsafe { &*props };
         let device = state.located(props.location)?;
-        let handle = state.new_pool(device, props.maxSize);
+        let handle = state.new_pool(device, max_size(props));
         // SAFETY: not null, so the caller gives a valid place.
         unsafe { put(pool, as_pointer(handle)) }
     }

@@ -1,0 +1,122 @@
+//! Operations of a text encoder over packed sequences.
+
+use super::Ops;
+use super::checks::{Rows, expect_shape, integers, matrix, optional, sequences, sizes};
+use crate::capture::{current_stream, empty};
+use crate::driver::{LaunchConfig, Stream};
+use crate::error::{Error, Result};
+use crate::tensor::{Arg, DType, Tensor};
+
+/// Columns of a head that one thread computes: `DEMO_CHUNK`.
+const CHUNK: usize = 16;
+
+impl Ops {
+    /// `(x + residual)` with each row normalised, times gamma, plus beta.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], and what the allocation and the launch return.
+    pub fn layer_norm(
+        &self,
+        x: &Tensor,
+        residual: Option<&Tensor>,
+        gamma: &Tensor,
+        beta: &Tensor,
+        epsilon: f32,
+    ) -> Result<Tensor> {
+        let [rows, width] = matrix(x, "layer_norm")?;
+        let residual = optional(residual, &[rows, width], "residual")?;
+        expect_shape(gamma, &[width], "gamma")?;
+        expect_shape(beta, &[width], "beta")?;
+        let y = self.empty_like(x)?;
+        if y.elements() == 0 {
+            return Ok(y);
+        }
+        let [m, n] = sizes(x, [rows, width])?;
+        let arguments = [x.into(), residual, gamma.into(), beta.into(), (&y).into(), m, n, Arg::F32(epsilon)];
+        // One thread a row, in small blocks so that few rows still spread over the device.
+        let config = LaunchConfig { grid: [rows.div_ceil(32) as u32, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+        // SAFETY: the kernel's parameters, on tensors of the shapes checked above.
+        unsafe { self.kernels.layer_norm.launch(&current_stream()?, config, &arguments)? };
+        Ok(y)
+    }
+
+    /// Attention within packed sequences into `y`: `q`, `k`, `v` and `y` are `[tokens, heads * width]`, each with rows that may be apart;
+    /// `offsets` are i32 `[sequences + 1]` on the device, ascending. Rows past the last sequence are not written.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], and what the launch returns.
+    pub fn attention_into(
+        &self,
+        stream: &Stream,
+        [q, k, v]: [&Tensor; 3],
+        offsets: &Tensor,
+        heads: usize,
+        y: &Tensor,
+    ) -> Result<()> {
+        let (tokens, all) = Rows::of(q, "attention").map(|rows| (rows.rows, rows.width))?;
+        let mut strides = [Arg::U64(0); 4];
+        for (tensor, stride) in [q, k, v, y].into_iter().zip(&mut strides) {
+            let rows = Rows::of(tensor, "attention")?;
+            rows.expect(tensor, tokens, all, "attention")?;
+            *stride = Arg::U64(rows.stride as u64);
+        }
+        let sequences = sequences(offsets)?;
+        if heads == 0 || all % heads != 0 {
+            let expected = format!("a width that {heads} heads divide");
+            return Err(Error::Shape { what: "attention", expected, got: Box::new(*q.layout()) });
+        }
+        if tokens == 0 || all == 0 || sequences == 0 {
+            return Ok(());
+        }
+        let [t, s, h, w] = sizes(q, [tokens, sequences, heads, all / heads])?;
+        let [qs, ks, vs, ys] = strides;
+        let arguments = [q.into(), k.into(), v.into(), y.into(), offsets.into(), t, s, h, w, qs, ks, vs, ys];
+        let threads = tokens * heads * (all / heads).div_ceil(CHUNK);
+        // SAFETY: the kernel's parameters, on tensors of the shapes checked above; it clamps the offsets.
+        unsafe { self.kernels.attention.launch(stream, LaunchConfig::for_elements(threads), &arguments) }
+    }
+
+    /// The sum of word, position and type embeddings (of type 0): `ids` and `places` are i32 `[tokens]`. An id or a place that its table lacks,
+    /// such as -1, is padding and gives zeros.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], and what the allocation and the launch return.
+    pub fn embed(&self, ids: &Tensor, places: &Tensor, [words, positions, types]: [&Tensor; 3]) -> Result<Tensor> {
+        let tokens = integers(ids, "ids")?;
+        let [word_count, width] = matrix(words, "word embeddings")?;
+        let [position_count, position_width] = matrix(positions, "position embeddings")?;
+        let [type_count, type_width] = matrix(types, "type embeddings")?;
+        for (tensor, fits) in [
+            (positions, position_width == width),
+            (types, type_width == width && type_count > 0),
+            (places, integers(places, "places")? == tokens),
+        ] {
+            if !fits {
+                let expected = format!("{tokens} places, and embeddings of width {width}");
+                return Err(Error::Shape { what: "embed", expected, got: Box::new(*tensor.layout()) });
+            }
+        }
+        let y = empty(DType::F32, &[tokens, width])?;
+        let [t, w, words_in, positions_in] = sizes(words, [tokens, width, word_count, position_count])?;
+        let tables = [words, positions, types].map(Arg::Tensor);
+        let [words, positions, types] = tables;
+        let arguments = [ids.into(), places.into(), words, positions, types, (&y).into(), t, w, words_in, positions_in];
+        self.each(&self.kernels.embed, &current_stream()?, &y, &arguments)?;
+        Ok(y)
+    }
+
+    /// The mean of each packed sequence's rows, scaled to length 1: `[sequences, width]`. A sequence without rows gives zeros.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], and what the allocations and the launches return.
+    pub fn mean_pool(&self, x: &Tensor, offsets: &Tensor) -> Result<Tensor> {
+        let [tokens, width] = matrix(x, "mean_pool")?;
+        let sequences = sequences(offsets)?;
+        let (mean, y) = (empty(DType::F32, &[sequences, width])?, empty(DType::F32, &[sequences, width])?);
+        let [t, s, w] = sizes(x, [tokens, sequences, width])?;
+        let stream = current_stream()?;
+        self.each(&self.kernels.mean, &stream, &mean, &[x.into(), offsets.into(), (&mean).into(), t, s, w])?;
+        self.each(&self.kernels.normalize, &stream, &y, &[(&mean).into(), (&y).into(), s, w])?;
+        Ok(y)
+    }
+}

@@ -1,0 +1,99 @@
+//! The library's own kernels as data: their PTX, their parameters, and the geometry of a launch. `csrc/kernels.cu` is the other side.
+//!
+//! - `space`: tensors as an index space of units, with dimensions merged and the widest unit that fits.
+//! - `scrub`: the parameters of the padding scrub. `land`: those of the landing.
+//!
+//! Pure functions of plain data. Nothing here allocates or knows a driver: a replay builds a landing for every break.
+
+mod land;
+mod scrub;
+mod space;
+#[cfg(all(test, feature = "reference-driver"))]
+mod tests;
+
+pub(crate) use land::{LandLaunch, landing};
+pub(crate) use scrub::{ScrubBatch, ScrubLaunch};
+pub(crate) use space::TensorDesc;
+
+use std::ffi::CStr;
+
+/// PTX for every driver from CUDA 12.0 on, made from `csrc/kernels.cu` by `scripts/ptx.py`.
+pub(crate) const PTX: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("../../csrc/kernels.ptx"), "\0").as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("the PTX holds a NUL"),
+    };
+
+/// The scrub's name in the module. It takes one [`ScrubParameters`](scrub::ScrubParameters); the grid's y is the tensor.
+pub(crate) const SCRUB: &CStr = c"bcg_scrub";
+
+/// The landing's name in the module. It takes one [`LandParameters`](land::LandParameters).
+pub(crate) const LAND: &CStr = c"bcg_land";
+
+#[cfg(feature = "reference-driver")]
+crate::reference::host_kernels! {
+    /// The same kernels compiled for the host.
+    pub(crate) HOST:
+    bcg_scrub,
+    bcg_land,
+}
+
+/// How many leading rows are valid. The rows after them are the padded tail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ValidRows {
+    /// This many, frozen in a recorded launch.
+    Count(usize),
+    /// As many as the 32-bit signed integer at this device address says when the kernel runs; below zero is none. A recorded launch reads it
+    /// anew on every replay.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for scrubs inside segments, which no caller records yet"))]
+    At(u64),
+}
+
+impl From<usize> for ValidRows {
+    fn from(rows: usize) -> ValidRows {
+        ValidRows::Count(rows)
+    }
+}
+
+/// [`ValidRows`] as kernels take it: `bcg_valid_rows`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct RawValidRows {
+    count: u64,
+    /// 0 where the count counts.
+    at: u64,
+}
+
+impl ValidRows {
+    fn raw(self) -> RawValidRows {
+        match self {
+            ValidRows::Count(rows) => RawValidRows { count: rows as u64, at: 0 },
+            ValidRows::At(at) => RawValidRows { count: 0, at },
+        }
+    }
+
+    /// The fewest rows that there may turn out to be: what the grid is made for.
+    fn fewest(self) -> u64 {
+        self.raw().count
+    }
+}
+
+/// Blocks in the grid and threads in a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+}
+
+impl Geometry {
+    /// One thread for each of `units`, in each of `tensors`, up to a grid that fills any device; threads loop over what is left.
+    fn new(units: u64, tensors: u32) -> Geometry {
+        const THREADS: u32 = 256;
+        const MOST_BLOCKS: u64 = 4096;
+        let blocks = units.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
+        Geometry { grid: [blocks, tensors, 1], block: [THREADS, 1, 1] }
+    }
+}
+
+/// The most bytes of parameters that a kernel may have.
+const PARAMETER_SPACE: usize = 4096;

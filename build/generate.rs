@@ -86,7 +86,11 @@ pub fn generate(root: &Path, include: &Path, calls: &[Listed]) -> Result<String,
 
 /// C's enums without negative members are unsigned everywhere but on MSVC. The crate has them unsigned there too: same size, same values.
 fn unsigned(text: &str) -> String {
-    if text.contains("(-") { text.to_string() } else { text.replace("(pub ::core::ffi::c_int);", "(pub ::core::ffi::c_uint);") }
+    if text.contains("(-") {
+        text.to_string()
+    } else {
+        text.replace("(pub ::core::ffi::c_int);", "(pub ::core::ffi::c_uint);")
+    }
 }
 
 /// Runs code that may panic, and makes the panic an error without its noise.

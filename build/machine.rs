@@ -58,7 +58,8 @@ impl Machine {
             .flatten()
             .filter_map(|entry| {
                 let name = entry.ok()?.file_name().into_string().ok()?;
-                let version = name.strip_prefix(prefix)?.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+                let version =
+                    name.strip_prefix(prefix)?.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
                 Some((version, folder.join(name)))
             })
             .collect();

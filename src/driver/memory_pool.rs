@@ -6,7 +6,9 @@ use super::disposal::Disposal;
 use super::mode::relaxed;
 use super::stream::Stream;
 use crate::error::{Error, Result};
-use crate::sys::{CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size};
+use crate::sys::{
+    CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size,
+};
 use std::fmt;
 use std::sync::Arc;
 

@@ -9,7 +9,8 @@ const SINCE: i32 = 12_020;
 /// Where the limit is. Headers before CUDA 12.2 have reserved bytes there, so it is written by offset.
 const OFFSET: usize = offset_of!(CUmemPoolProps, win32SecurityAttributes) + size_of::<usize>();
 
-const _: () = assert!(OFFSET == 24 && size_of::<CUmemPoolProps>() == 88 && align_of::<CUmemPoolProps>() == align_of::<usize>());
+const _: () =
+    assert!(OFFSET == 24 && size_of::<CUmemPoolProps>() == 88 && align_of::<CUmemPoolProps>() == align_of::<usize>());
 
 /// Sets the most bytes that a pool may hold, if a driver of this CUDA version knows such a limit.
 pub(crate) fn set_max_size(props: &mut CUmemPoolProps, version: i32, bytes: usize) {

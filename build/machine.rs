@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// Looks an environment variable up.
+type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
+
 /// The machine, or a folder that stands for one in a test.
 pub struct Machine {
-    variables: Box<dyn Fn(&str) -> Option<OsString>>,
+    variables: Variables,
     root: Option<PathBuf>,
     asked: RefCell<BTreeSet<String>>,
 }

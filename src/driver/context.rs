@@ -43,7 +43,7 @@ enum Hold {
 struct Drops {
     open_captures: usize,
     queue: Vec<Disposal>,
-    hook: Option<Hook>,
+    hook: Option<DropHook>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; the rest is synchronised.
@@ -139,11 +139,6 @@ impl Context {
         bind(self.driver(), self.inner.raw)
     }
 
-    /// As [`bind`](Context::bind), on paths that clean up: tried twice, and gone on without if that fails too.
-    pub(crate) fn bind_stubbornly(&self) -> Option<Bound<'_>> {
-        bind_stubbornly(self.driver(), self.inner.raw)
-    }
-
     /// Runs `work` with this context current, for foreign code that reads it; puts back what was.
     ///
     /// # Errors
@@ -162,7 +157,8 @@ impl Context {
         super::window::refuse_synchronize("context")?;
         let _bound = self.bind()?;
         // SAFETY: no arguments; the context is current.
-        Ok(unsafe { self.driver().cuCtxSynchronize()? })
+        unsafe { self.driver().cuCtxSynchronize()? };
+        Ok(())
     }
 
     /// Free and total memory of the device
@@ -179,7 +175,7 @@ impl Context {
     }
 
     /// Sets what is told of driver calls that fail in drops; `None` goes back to a warning through `log`.
-    pub fn on_drop_error(&self, hook: Option<Arc<dyn Fn(&DropError) + Send + Sync>>) {
+    pub fn on_drop_error(&self, hook: Option<DropHook>) {
         self.drops().hook = hook;
     }
 
@@ -251,7 +247,8 @@ impl Context {
     }
 }
 
-type Hook = Arc<dyn Fn(&DropError) + Send + Sync>;
+/// What is told of driver calls that fail in drops.
+pub type DropHook = Arc<dyn Fn(&DropError) + Send + Sync>;
 
 /// Carries out a drop in the given context without disturbing the thread's record of its first failing call.
 fn carry_out(driver: &Driver, context: CUcontext, disposal: Disposal) -> Result<(), DropError> {
@@ -268,7 +265,7 @@ fn carry_out(driver: &Driver, context: CUcontext, disposal: Disposal) -> Result<
     done.map_err(|error| DropError { what: disposal.what(), error })
 }
 
-fn report(error: &DropError, hook: Option<Hook>) {
+fn report(error: &DropError, hook: Option<DropHook>) {
     match hook {
         Some(hook) => hook(error),
         None => log::warn!("{error}"),
@@ -318,6 +315,7 @@ fn bind(driver: &Driver, raw: CUcontext) -> Result<Bound<'_>, CallError> {
     Ok(Bound { driver, previous, _thread: PhantomData })
 }
 
+/// As [`bind`], on paths that clean up: tried twice, and gone on without if that fails too.
 fn bind_stubbornly(driver: &Driver, raw: CUcontext) -> Option<Bound<'_>> {
     bind(driver, raw).or_else(|_| bind(driver, raw)).ok()
 }

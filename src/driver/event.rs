@@ -135,7 +135,8 @@ impl Event {
         window::check_host_use(self)?;
         let _bound = self.context.bind()?;
         // SAFETY: a live event.
-        Ok(unsafe { self.context.driver().cuEventSynchronize(self.raw)? })
+        unsafe { self.context.driver().cuEventSynchronize(self.raw)? };
+        Ok(())
     }
 
     /// The time between two recorded events that have [`EventFlags::TIMING`] and are done

@@ -114,7 +114,8 @@ impl GraphExec {
         self.context.expect_same(stream.context(), "stream")?;
         let _bound = self.context.bind()?;
         // SAFETY: both handles are live.
-        Ok(unsafe { self.context.driver().cuGraphUpload(self.raw, stream.as_raw())? })
+        unsafe { self.context.driver().cuGraphUpload(self.raw, stream.as_raw())? };
+        Ok(())
     }
 
     /// Launches the exec ([`cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
@@ -128,7 +129,8 @@ impl GraphExec {
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         // SAFETY: both handles are live; the caller vouches for the memory.
-        Ok(unsafe { self.context.driver().cuGraphLaunch(self.raw, stream.as_raw())? })
+        unsafe { self.context.driver().cuGraphLaunch(self.raw, stream.as_raw())? };
+        Ok(())
     }
 }
 

@@ -171,7 +171,8 @@ impl MemoryPool {
         super::window::refuse_synchronize("memory pool")?;
         let _bound = self.context().bind()?;
         // SAFETY: a live pool.
-        Ok(unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? })
+        unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? };
+        Ok(())
     }
 }
 

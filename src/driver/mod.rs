@@ -23,7 +23,7 @@ mod stream;
 pub(crate) mod window;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
-pub use context::{Context, MemoryInfo, Owner};
+pub use context::{Context, DropHook, MemoryInfo, Owner};
 pub use copy::{copy_device_to_device, copy_device_to_host, copy_host_to_device, copy_pinned_to_device, fill};
 pub use device::Device;
 pub use disposal::DropError;

@@ -174,7 +174,8 @@ impl Stream {
     /// Waits, whatever the thread has open.
     pub(crate) fn settle(&self) -> Result<()> {
         // SAFETY: a live stream.
-        Ok(unsafe { self.context().driver().cuStreamSynchronize(self.as_raw())? })
+        unsafe { self.context().driver().cuStreamSynchronize(self.as_raw())? };
+        Ok(())
     }
 
     /// Whether all work on the stream is done ([`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).

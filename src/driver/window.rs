@@ -237,10 +237,11 @@ pub(super) fn check_wait(stream: &Stream, event: &Event) -> Result<()> {
 /// Notes that a stream was drawn into the open segment.
 pub(super) fn waited(stream: &Stream, event: &Event) {
     OPEN.with_borrow_mut(|open| {
-        if let Some(state) = open {
-            if event.segment() == state.serial && state.stream != *stream {
-                state.forked_at = Some(state.operations);
-            }
+        if let Some(state) = open
+            && event.segment() == state.serial
+            && state.stream != *stream
+        {
+            state.forked_at = Some(state.operations);
         }
     });
 }

@@ -1,7 +1,7 @@
 //! [`CapturePool`].
 
 use super::block::PoolBlock;
-use super::blocks::{BlockId, Blocks, Growth, SLAB_BYTES, SlabId, TooLarge};
+use super::blocks::{BlockId, BlockOptions, Blocks, Growth, SLAB_BYTES, SlabId, TooLarge};
 use super::turn::{Turn, TurnGuard};
 use crate::driver::window::{self, Kept};
 use crate::driver::{Context, DeviceBuffer, Event, MemoryPool, MemoryPoolOptions, Stream, StreamOptions};
@@ -37,6 +37,10 @@ pub struct PoolOptions {
     pub max_bytes: Option<usize>,
     /// The priority of the capture stream, which the nodes of its graphs can keep.
     pub priority: Option<i32>,
+    /// How far the pool may grow rather than cut up a large free block, as a part of the most bytes ever live: one `slack_divisor`-th
+    /// ([`BlockOptions::slack_divisor`](super::blocks::BlockOptions)). Zero, the default: never. With 5 a capture whose outputs are not kept takes
+    /// less; one that is recorded beside kept outputs of others may have to grow.
+    pub slack_divisor: usize,
 }
 
 impl PoolOptions {
@@ -44,6 +48,13 @@ impl PoolOptions {
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// With this part of the peak to grow by choice.
+    #[must_use]
+    pub fn slack_divisor(mut self, divisor: usize) -> Self {
+        self.slack_divisor = divisor;
         self
     }
 
@@ -98,7 +109,8 @@ struct State {
 
 struct Slab {
     id: SlabId,
-    buffer: DeviceBuffer,
+    /// Given back when this drops.
+    _memory: DeviceBuffer,
 }
 
 impl fmt::Debug for CapturePool {
@@ -130,8 +142,7 @@ impl CapturePool {
         }
         let mut slab_options = MemoryPoolOptions::default().keep_bytes(0);
         slab_options.max_bytes = options.max_bytes.map(|bytes| bytes.next_multiple_of(SLAB_BYTES));
-        let mut stream_options = StreamOptions::default();
-        stream_options.priority = options.priority;
+        let stream_options = StreamOptions { priority: options.priority };
         let slab_pool = MemoryPool::new(context, slab_options)?;
         let temporaries = MemoryPool::new(context, MemoryPoolOptions::default())?;
         let slab_stream = Stream::new(context)?;
@@ -140,7 +151,9 @@ impl CapturePool {
         let turn = Turn::new(Event::new(context)?);
         // Loaded now, so that no replay or capture is the first to need it.
         context.library()?;
-        let blocks = Blocks::new();
+        let block_options = BlockOptions { slack_divisor: options.slack_divisor, ..BlockOptions::default() };
+        // Every divisor makes sense, and the other options are the defaults.
+        let blocks = Blocks::with_options(block_options).unwrap_or_default();
         let inner = PoolInner {
             state: Mutex::new(State { blocks, slabs: Vec::new(), left_behind: Vec::new(), unsettled: false }),
             temporaries,
@@ -192,10 +205,6 @@ impl CapturePool {
     pub(crate) fn handle(&self) -> &PoolHandle {
         &self.inner
     }
-
-    pub(crate) fn of_handle(handle: PoolHandle) -> CapturePool {
-        CapturePool { inner: handle }
-    }
 }
 
 impl PoolInner {
@@ -205,10 +214,6 @@ impl PoolInner {
 
     pub(crate) fn context(&self) -> &Context {
         &self.context
-    }
-
-    pub(crate) fn capture_stream(&self) -> &Stream {
-        &self.capture_stream
     }
 
     /// The key of a stream's free blocks.
@@ -292,7 +297,7 @@ impl PoolInner {
                 Ok(buffer) => {
                     let unfit = |_| Error::Layout { reason: "the driver's memory overlaps a slab of the pool" };
                     let id = state.blocks.add_slab(key, buffer.address(), slab_bytes).map_err(unfit)?;
-                    state.slabs.push(Slab { id, buffer });
+                    state.slabs.push(Slab { id, _memory: buffer });
                     state.unsettled = true;
                 }
                 // A free block holds the request too, at the price of being cut.

@@ -245,12 +245,12 @@ impl State {
         let Some((id, context, work)) = self.tasks.take(needed) else { return false };
         // After an error nothing runs any more, as on the device; memory is opened and closed all the same.
         let is_bookkeeping = matches!(work, Work::Open { .. } | Work::Close { .. } | Work::Record { .. });
-        if self.healthy(context).is_ok() || is_bookkeeping {
-            if let Err(text) = self.perform(work) {
-                self.diagnostics.push(text);
-                if let Some(context) = self.contexts.get_mut(&context) {
-                    context.sticky = Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-                }
+        if (self.healthy(context).is_ok() || is_bookkeeping)
+            && let Err(text) = self.perform(work)
+        {
+            self.diagnostics.push(text);
+            if let Some(context) = self.contexts.get_mut(&context) {
+                context.sticky = Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
             }
         }
         self.tasks.done(id);

@@ -107,10 +107,10 @@ impl Tasks {
         let mut needed = BTreeSet::new();
         let mut look: Vec<TaskId> = targets.iter().copied().filter(|task| self.is_pending(*task)).collect();
         while let Some(id) = look.pop() {
-            if needed.insert(id) {
-                if let Some(task) = self.pending.get(&id) {
-                    look.extend(task.after.iter().filter(|task| self.is_pending(**task)));
-                }
+            if needed.insert(id)
+                && let Some(task) = self.pending.get(&id)
+            {
+                look.extend(task.after.iter().filter(|task| self.is_pending(**task)));
             }
         }
         needed

@@ -205,7 +205,7 @@ macro_rules! expand {
 
         /// Holds the list's signatures to those of the header: never called, and generic so that no code (and no reference to the library)
         /// comes of it.
-        #[allow(dead_code)]
+        #[allow(dead_code, clippy::extra_unused_type_parameters)]
         fn signatures_are_those_of_the_header<T>() {
             $(if_declared! { $need let _: unsafe extern "C" fn($($type),*) -> CUresult = super::bindings::$name; })*
         }

@@ -1,7 +1,6 @@
 //! Host data in and out of tensors, always in the order of a stream.
 
 use super::dtype::{Element, bytes_of, bytes_of_mut};
-use super::layout::Layout;
 use super::owned::{Place, Tensor};
 use crate::driver::{Context, Stream, copy_device_to_host, copy_host_to_device, fill};
 use crate::error::{Error, Result};
@@ -101,10 +100,5 @@ impl Tensor {
     /// Checks that a tensor is of this context, in device memory.
     pub(crate) fn expect_on(&self, context: &Context, what: &'static str) -> Result<()> {
         context.expect_same(self.device_context(what)?, what)
-    }
-
-    /// Row-major with the same shape and element type.
-    pub(crate) fn contiguous_layout(&self) -> Layout {
-        Layout::contiguous(self.shape()).unwrap_or(*self.layout())
     }
 }

@@ -13,7 +13,9 @@ use std::process::Command;
 #[test]
 fn a_deleter_frees_its_description_and_nothing_else() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("descriptions");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(folder).expect("a folder for the program");
+    let program = folder.join("descriptions");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut compile = Command::new(compiler);
     compile.arg("-std=c11").args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(root.join("csrc"));

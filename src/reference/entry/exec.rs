@@ -3,7 +3,7 @@
 use super::{as_pointer, entries, put};
 use crate::reference::capture::Target;
 use crate::reference::graph::{self, Exec, ExecNode, Payload, UPDATE_REFUSED, Work};
-use crate::reference::handles::Handle;
+use crate::reference::handles::{Handle, Recorded};
 use crate::reference::machine::{Outcome, State};
 use crate::reference::tasks::TaskId;
 use crate::sys::{
@@ -45,6 +45,12 @@ impl State {
                 after.extend(&tasks[earlier]);
                 is_last[earlier] = false;
             }
+            if let Payload::EventWait(event) = node.payload {
+                // An event from outside the graph: what it was last recorded on.
+                if let Some(Recorded::Work(recorded)) = self.events.get(&event).map(|event| event.recorded.clone()) {
+                    after.extend(recorded);
+                }
+            }
             let ids = match &node.payload {
                 Payload::Child(_) if node.enabled => {
                     let last = self.launch_nodes(context, &node.child, &after);
@@ -62,6 +68,11 @@ impl State {
                     vec![self.enqueue(context, after, work)]
                 }
             };
+            if let (Payload::EventRecord(event), true) = (&node.payload, node.enabled)
+                && let Some(event) = self.events.get_mut(event)
+            {
+                event.recorded = Recorded::Work(ids.clone());
+            }
             tasks.push(ids);
         }
         let last = tasks.into_iter().zip(is_last).filter(|(_, last)| *last);

@@ -63,12 +63,11 @@ entries! {
     fn cuStreamDestroy_v2(state, stream: CUstream) {
         state.stream(stream)?;
         // A capture of it is gone with it; work on it runs all the same.
-        if let Some(id) = state.capture_of(Target::Stream(stream as usize)) {
-            if let Some(graph) = state.captures.get(&id).map(|capture| capture.graph) {
+        if let Some(id) = state.capture_of(Target::Stream(stream as usize))
+            && let Some(graph) = state.captures.get(&id).map(|capture| capture.graph) {
                 state.forget_capture(id);
                 state.remove_graph(graph);
             }
-        }
         state.streams.remove(&(stream as usize));
         Ok(())
     }

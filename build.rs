@@ -12,6 +12,7 @@ mod generate;
 mod headers;
 #[path = "build/machine.rs"]
 mod machine;
+#[cfg_attr(not(feature = "bindgen"), allow(dead_code))]
 #[path = "build/names.rs"]
 mod names;
 

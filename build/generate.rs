@@ -101,6 +101,6 @@ fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::set_hook(hook);
     result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        format!("bindgen panicked: {}", text.unwrap_or("without a message"))
+        format!("bindgen broke off: {}", text.unwrap_or("it did not say why"))
     })
 }

@@ -1,7 +1,9 @@
 //! [`Driver`]: the table of resolved entry points, and where it came from.
 
 use super::bindings::CUresult;
-use super::load::{self, LoadError};
+use super::load;
+use super::load_error::LoadError;
+use super::search::Search;
 use super::table::{Call, CallError, Table};
 use core::ffi::c_char;
 use std::ffi::CStr;
@@ -58,13 +60,13 @@ impl fmt::Debug for Driver {
 impl Driver {
     /// Loads libcuda and initialises it ([`cuInit`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html)).
     ///
-    /// Tried in this order: the file named by `BREAKABLE_CUDA_GRAPH_DRIVER` (then nothing else); `libcuda.so.1`, `libcuda.so` and WSL's
-    /// folder, or `nvcuda.dll` on Windows.
+    /// Tried in this order: the file named by `BREAKABLE_CUDA_GRAPH_DRIVER` (then nothing else); `libcuda.so.1` and `libcuda.so`, by the
+    /// system's loader; WSL's folder and others where drivers are installed. On Windows: `nvcuda.dll`.
     ///
     /// # Errors
     /// See [`LoadError`].
     pub fn load() -> Result<Driver, LoadError> {
-        load::load()
+        load::load(&Search::of_environment())
     }
 
     /// Loads the driver from this file, and from no other.
@@ -72,7 +74,15 @@ impl Driver {
     /// # Errors
     /// See [`LoadError`].
     pub fn load_from(path: impl AsRef<Path>) -> Result<Driver, LoadError> {
-        load::load_from(path.as_ref())
+        load::load(&Search::only(path.as_ref()))
+    }
+
+    /// Loads the driver from where `search` says. No environment variable changes that.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load_with(search: &Search) -> Result<Driver, LoadError> {
+        load::load(search)
     }
 
     /// The reference driver: one device, default options. See [`reference`](crate::reference).

@@ -1,210 +1,62 @@
-//! Finding libcuda, resolving its calls, and saying what is wrong with a library that will not do.
+//! Loading a driver: opening its library, starting it and resolving its calls.
 
 use super::bindings::*;
-use super::driver::{CodeName, Driver, VersionName};
+use super::driver::Driver;
+use super::load_error::LoadError;
+use super::search::{Candidate, Outcome, Search, file_of};
 use super::table::{Call, Table};
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::mem::ManuallyDrop;
 use std::ffi::CString;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The oldest driver that the crate works with: CUDA 12.0.
 pub const MINIMUM_VERSION: i32 = 12_000;
 
-/// The environment variable that names the driver's file.
-pub(crate) const PATH_VARIABLE: &str = "BREAKABLE_CUDA_GRAPH_DRIVER";
-
-/// A file or name that was tried, and what came of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Candidate {
-    /// The path or name given to the system's loader.
-    pub path: PathBuf,
-    /// Whether a file is there (for a bare name: whether the loader found one), so that a file which fails to load can be told from none.
-    pub exists: bool,
-    /// What the system's loader said; empty where it loaded.
-    pub message: String,
-}
-
-impl fmt::Display for Candidate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        match (self.exists, self.message.as_str()) {
-            (_, "") => Ok(()),
-            (true, message) => write!(f, " (found, but failed to load: {message})"),
-            (false, message) => write!(f, " (not found: {message})"),
-        }
-    }
-}
-
-/// Why a driver could not be loaded.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// No driver library under any of the names.
-    #[error(
-        "no CUDA driver library: tried {}. Install the NVIDIA driver (in a container: give it the GPU), or name the file in {PATH_VARIABLE}",
-        List(tried)
-    )]
-    NoLibrary {
-        /// What was tried, in order.
-        tried: Vec<Candidate>,
-    },
-    /// A toolkit's stub library, made for linking, was found instead of the driver (`CUDA_ERROR_STUB_LIBRARY`, 34).
-    #[error("{} is a stub library for linking and not the driver; take its folder off the library path. Also tried: {}", path.display(), List(others))]
-    Stub {
-        /// The stub.
-        path: PathBuf,
-        /// The other candidates and what came of them.
-        others: Vec<Candidate>,
-    },
-    /// The driver is older than [`MINIMUM_VERSION`].
-    #[error("{} is a driver of CUDA {}, at least {} is needed: update the NVIDIA driver", path.display(), VersionName(*have), VersionName(MINIMUM_VERSION))]
-    TooOld {
-        /// The library.
-        path: PathBuf,
-        /// Its CUDA version.
-        have: i32,
-    },
-    /// The library lacks a call that the crate can't do without.
-    #[error(
-        "{} (a driver of CUDA {}) lacks {call}, which drivers have from CUDA {} on: the file is not a whole driver library",
-        path.display(), VersionName(*have), VersionName(call.since())
-    )]
-    MissingCall {
-        /// The library.
-        path: PathBuf,
-        /// The call.
-        call: Call,
-        /// The CUDA version that the library gives, 0 where it lacks the call that tells.
-        have: i32,
-    },
-    /// The driver works and sees no device (`CUDA_ERROR_NO_DEVICE`, 100).
-    #[error(
-        "{} sees no CUDA device (CUDA_VISIBLE_DEVICES is {}): check that variable, and that the device is given to this process",
-        path.display(), Visible(visible_devices)
-    )]
-    NoDevice {
-        /// The library.
-        path: PathBuf,
-        /// What `CUDA_VISIBLE_DEVICES` holds, if it is set.
-        visible_devices: Option<String>,
-    },
-    /// `cuInit` failed for another reason.
-    #[error("cuInit of {} returned {}{}. Other candidates: {}", path.display(), CodeName(*code), Hint(*code), List(others))]
-    Init {
-        /// The library.
-        path: PathBuf,
-        /// What it returned.
-        code: CUresult,
-        /// The other candidates and what came of them.
-        others: Vec<Candidate>,
-    },
-}
-
-struct List<'a>(&'a [Candidate]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("nothing");
-        }
-        for (at, candidate) in self.0.iter().enumerate() {
-            write!(f, "{}{candidate}", if at == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
-}
-
-struct Visible<'a>(&'a Option<String>);
-
-impl fmt::Display for Visible<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(value) => write!(f, "{value:?}"),
-            None => f.write_str("not set"),
-        }
-    }
-}
-
-struct Hint(CUresult);
-
-impl fmt::Display for Hint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
-                ": the library and the kernel's driver are of different versions; a forward-compatibility library may come first on the path"
-            }
-            CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
-                ": a forward-compatibility library was loaded on a device that does not allow it; take its folder (often named compat) off the path"
-            }
-            _ => "",
-        })
-    }
-}
-
-/// The names tried, in order.
-pub(crate) fn default_names() -> Vec<PathBuf> {
-    let names: &[&str] = if cfg!(windows) {
-        &["nvcuda.dll"]
-    } else {
-        &["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so"]
-    };
-    names.iter().map(PathBuf::from).collect()
-}
-
-pub(crate) fn load() -> Result<Driver, LoadError> {
-    match std::env::var_os(PATH_VARIABLE) {
-        Some(path) => load_from(Path::new(&path)),
-        None => load_first(&default_names()),
-    }
-}
-
-pub(crate) fn load_from(path: &Path) -> Result<Driver, LoadError> {
-    load_first(&[path.to_path_buf()])
-}
-
-/// Loads the first of the names that is a driver; a stub is passed over as long as there is another candidate.
-pub(crate) fn load_first(names: &[PathBuf]) -> Result<Driver, LoadError> {
-    let mut tried = Vec::new();
-    let mut stub = None;
-    for name in names {
-        // SAFETY: loading a driver library runs its initialisers, which is what was asked for.
-        let library = match unsafe { libloading::Library::new(name) } {
-            Ok(library) => library,
-            Err(error) => {
-                let message = describe(&error);
-                let exists =
-                    if name.components().count() > 1 { name.exists() } else { !message.contains("No such file") };
-                tried.push(Candidate { path: name.clone(), exists, message });
-                continue;
-            }
+/// Loads the first candidate that is a driver. A stub is passed over; a driver that will not start ends the search.
+pub(super) fn load(search: &Search) -> Result<Driver, LoadError> {
+    let mut tried: Vec<Candidate> = Vec::new();
+    let mut stub: Option<(usize, PathBuf)> = None;
+    for path in search.candidates() {
+        let outcome = match open(&path) {
+            Err(message) => Outcome::of_message(&path, message),
+            Ok(library) => match of_library(&path, &library) {
+                Err(LoadError::Stub { path, .. }) => {
+                    stub.get_or_insert((tried.len(), path));
+                    Outcome::Stub
+                }
+                Err(LoadError::Init { path, call, code, have, .. }) => {
+                    let found = search.beside(&path).into_iter();
+                    tried.retain(|candidate| !matches!(candidate.outcome, Outcome::NotFound(_)));
+                    let untried = found.filter(|path| tried.iter().all(|candidate| candidate.path != *path));
+                    let untried = untried.map(|path| Candidate { path, outcome: Outcome::NotTried });
+                    let others = tried.iter().cloned().chain(untried).collect();
+                    return Err(LoadError::Init { path, call, code, have, others });
+                }
+                done => return done,
+            },
         };
-        // The library is never unloaded: handles and threads of the driver may outlive every value of this crate.
-        let library: &'static libloading::Library = Box::leak(Box::new(library));
-        match initialise(name, library, &tried) {
-            Err(LoadError::Stub { path, .. }) => {
-                tried.push(Candidate { path: path.clone(), exists: true, message: "a stub library".into() });
-                stub.get_or_insert(path);
-            }
-            done => return done,
-        }
+        tried.push(Candidate { path, outcome });
     }
-    match stub {
-        Some(path) => {
-            tried.retain(|candidate| candidate.path != path);
-            Err(LoadError::Stub { path, others: tried })
+    Err(match stub {
+        Some((at, path)) => {
+            tried.remove(at);
+            LoadError::Stub { path, others: tried }
         }
-        None => Err(LoadError::NoLibrary { tried }),
-    }
+        None => LoadError::NoLibrary { tried },
+    })
 }
 
-fn describe(error: &libloading::Error) -> String {
+/// Opens a library for good: handles and threads of the driver may outlive every value of this crate, so it is never unloaded.
+fn open(path: &Path) -> Result<ManuallyDrop<libloading::Library>, String> {
     use std::error::Error;
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+    // SAFETY: loading a driver's library runs its initialisers, which is what was asked for.
+    unsafe { libloading::Library::new(path) }
+        .map(ManuallyDrop::new)
+        .map_err(|error| error.source().map_or_else(|| error.to_string(), ToString::to_string))
 }
 
-fn initialise(path: &Path, library: &'static libloading::Library, tried: &[Candidate]) -> Result<Driver, LoadError> {
+fn of_library(path: &Path, library: &libloading::Library) -> Result<Driver, LoadError> {
     let export = |name: &str| -> *const c_void {
         // SAFETY: the symbol is only looked up here; what is done with the address is argued where it is used.
         match unsafe { library.get::<*const c_void>(name.as_bytes()) } {
@@ -212,9 +64,22 @@ fn initialise(path: &Path, library: &'static libloading::Library, tried: &[Candi
             Err(_) => core::ptr::null(),
         }
     };
+    let path = file_of(export("cuInit")).unwrap_or_else(|| path.to_path_buf());
     // SAFETY: libcuda's exports have the documented signatures; a file that exports these names with others is not a driver library.
-    unsafe { resolve_and_start(path, export, tried) }
-        .map(|(table, version)| Driver::of_library(table, version, path.to_path_buf()))
+    let (table, version) = unsafe { start_and_resolve(&path, export) }?;
+    Ok(Driver::of_library(table, version, path))
+}
+
+/// The reference driver goes through the same steps as a library.
+#[cfg(feature = "reference-driver")]
+pub(super) fn reference(options: crate::reference::Options) -> Result<Driver, LoadError> {
+    let machine = crate::reference::Machine::new(options);
+    let export = |name: &str| machine.export(name);
+    let (table, version) = crate::reference::enter(&machine, || {
+        // SAFETY: the machine exports functions with the signatures of the list, and null for what it was asked to lack.
+        unsafe { start_and_resolve(Path::new("reference driver"), export) }
+    })?;
+    Ok(Driver::of_machine(table, version, machine))
 }
 
 type Init = unsafe extern "C" fn(c_uint) -> CUresult;
@@ -227,49 +92,48 @@ type GetProcAddress = unsafe extern "C" fn(
     *mut CUdriverProcAddressQueryResult,
 ) -> CUresult;
 
-/// Takes a set of exports through the same steps for every kind of driver: version, `cuInit`, each call of the list.
+/// Takes the exports of a driver through the steps that are the same for every kind of driver: its version, `cuInit`, each call of the list.
+/// Other candidates are for the caller to name.
 ///
 /// # Safety
 /// What `export` gives for a name must be null or a function with that call's signature.
-unsafe fn resolve_and_start(
-    path: &Path,
-    export: impl Fn(&str) -> *const c_void,
-    others: &[Candidate],
-) -> Result<(Table, i32), LoadError> {
-    let path = || path.to_path_buf();
-    let missing = |call, have| LoadError::MissingCall { path: path(), call, have };
-
-    let init = export("cuInit");
+unsafe fn start_and_resolve(path: &Path, export: impl Fn(&str) -> *const c_void) -> Result<(Table, i32), LoadError> {
+    let missing = |call, have| LoadError::MissingCall { path: path.to_path_buf(), call, have };
     // SAFETY: as the caller says; `Option` makes a null pointer `None`.
-    let init = unsafe { core::mem::transmute::<*const c_void, Option<Init>>(init) }.ok_or(missing(Call::cuInit, 0))?;
-    let get_version = export("cuDriverGetVersion");
+    let get_version =
+        unsafe { core::mem::transmute::<*const c_void, Option<DriverGetVersion>>(export("cuDriverGetVersion")) };
+    let get_version = get_version.ok_or(missing(Call::cuDriverGetVersion, 0))?;
     // SAFETY: likewise.
-    let get_version = unsafe { core::mem::transmute::<*const c_void, Option<DriverGetVersion>>(get_version) }
-        .ok_or(missing(Call::cuDriverGetVersion, 0))?;
-    let get_proc = export("cuGetProcAddress_v2");
+    let init = unsafe { core::mem::transmute::<*const c_void, Option<Init>>(export("cuInit")) };
     // SAFETY: likewise.
-    let get_proc = unsafe { core::mem::transmute::<*const c_void, Option<GetProcAddress>>(get_proc) };
+    let get_proc =
+        unsafe { core::mem::transmute::<*const c_void, Option<GetProcAddress>>(export("cuGetProcAddress_v2")) };
 
-    // SAFETY: the call takes no pointer.
-    let started = unsafe { init(0) };
+    // Asked first: a driver tells its version before it is started, and one that is too old need not be started, nor have the calls of a newer.
     let mut version = 0;
     // SAFETY: `version` is a valid place.
     let asked = unsafe { get_version(&mut version) };
-    match started {
-        CUresult::CUDA_SUCCESS => {}
-        CUresult::CUDA_ERROR_STUB_LIBRARY => return Err(LoadError::Stub { path: path(), others: others.to_vec() }),
-        CUresult::CUDA_ERROR_NO_DEVICE => {
-            return Err(LoadError::NoDevice {
-                path: path(),
-                visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
-            });
-        }
-        code => return Err(LoadError::Init { path: path(), code, others: others.to_vec() }),
-    }
+    let version = if asked == CUresult::CUDA_SUCCESS { version } else { 0 };
     if asked == CUresult::CUDA_SUCCESS && version < MINIMUM_VERSION {
-        return Err(LoadError::TooOld { path: path(), have: version });
+        return Err(LoadError::TooOld { path: path.to_path_buf(), have: version });
+    }
+    let init = init.ok_or(missing(Call::cuInit, version))?;
+    // SAFETY: the call takes no pointer.
+    let started = unsafe { init(0) };
+    let codes = [(Call::cuInit, started), (Call::cuDriverGetVersion, asked)];
+    if let Some((call, code)) = codes.into_iter().find(|(_, code)| *code != CUresult::CUDA_SUCCESS) {
+        let path = path.to_path_buf();
+        return Err(match code {
+            CUresult::CUDA_ERROR_STUB_LIBRARY => LoadError::Stub { path, others: Vec::new() },
+            CUresult::CUDA_ERROR_NO_DEVICE => {
+                let visible = std::env::var_os("CUDA_VISIBLE_DEVICES");
+                LoadError::NoDevice { path, visible_devices: visible.map(|value| value.to_string_lossy().into_owned()) }
+            }
+            _ => LoadError::Init { path, call, code, have: version, others: Vec::new() },
+        });
     }
 
+    // By name and version, so that a driver of any age gives the form that the list describes; by the exported name where that fails.
     let find = |call: Call| -> *const c_void {
         let mut address: *mut c_void = core::ptr::null_mut();
         if let (Some(get_proc), Ok(name)) = (get_proc, CString::new(base_name(call.name()))) {
@@ -299,14 +163,15 @@ pub(crate) fn base_name(export: &str) -> &str {
     }
 }
 
-/// The reference driver goes through the same steps as a library.
-#[cfg(feature = "reference-driver")]
-pub(crate) fn reference(options: crate::reference::Options) -> Result<Driver, LoadError> {
-    let machine = crate::reference::Machine::new(options);
-    let export = |name: &str| machine.export(name);
-    let (table, version) = crate::reference::enter(&machine, || {
-        // SAFETY: the machine exports functions with the signatures of the list, and null for what it was asked to lack.
-        unsafe { resolve_and_start(Path::new("reference driver"), export, &[]) }
-    })?;
-    Ok(Driver::of_machine(table, version, machine))
+#[cfg(test)]
+mod tests {
+    use super::base_name;
+
+    #[test]
+    fn a_base_name_has_no_version() {
+        assert_eq!(base_name("cuMemAlloc_v2"), "cuMemAlloc");
+        assert_eq!(base_name("cuInit"), "cuInit");
+        assert_eq!(base_name("cu_v"), "cu_v");
+        assert_eq!(base_name("cu_vx"), "cu_vx");
+    }
 }

@@ -20,7 +20,7 @@ pub(crate) fn location_parts(location: CUmemLocation) -> (CUmemLocationType, c_i
     (CUmemLocationType(kind), id.cast_signed())
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "reference-driver"))]
 mod tests {
     use super::{CUmemLocationType, device_location, location_parts};
 

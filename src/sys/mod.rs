@@ -2,15 +2,18 @@
 //!
 //! - `calls` is the one list of driver calls.
 //! - `table` makes from it the [`Call`] names, the [`Table`] of function pointers and a checked method of [`Driver`] per call.
-//! - `load` finds libcuda, resolves the calls and says what is wrong with a library that will not do.
+//! - `search` is where libcuda is looked for, `load` starts it and resolves the calls, `load_error` is what is wrong with one that will not do.
+//! - `location` and `pool_props` fill fields that not every header has under the same name.
 //! - `watch` (feature `reference-driver`) counts calls and makes the n-th of them fail, for tests on any driver.
 
 mod calls;
 mod codes;
 mod driver;
 mod load;
+mod load_error;
 mod location;
 mod pool_props;
+mod search;
 mod table;
 #[cfg(feature = "reference-driver")]
 pub mod watch;
@@ -23,9 +26,11 @@ mod bindings {
 
 pub use bindings::*;
 pub use driver::{Driver, Origin};
-pub use load::{Candidate, LoadError, MINIMUM_VERSION};
+pub use load::MINIMUM_VERSION;
+pub use load_error::LoadError;
 pub(crate) use location::device_location;
 pub(crate) use pool_props::set_max_size;
+pub use search::{Candidate, Outcome, Search};
 pub(crate) use table::first_failure;
 pub use table::{Call, CallError, Table};
 #[cfg(feature = "reference-driver")]

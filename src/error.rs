@@ -129,6 +129,12 @@ pub enum Error {
         /// The call that was not made.
         call: Call,
     },
+    /// A question that the driver answers by invalidating the capture.
+    #[error("{call} on a stream that is being captured would invalidate the capture (900): ask before the recording")]
+    WouldInvalidate {
+        /// The call that was not made.
+        call: Call,
+    },
     /// A wait on the host while this thread has a segment open.
     #[error("waiting for a {what} while a segment is open would invalidate the capture: do it in a break, or before")]
     SynchronizeWhileCapturing {

@@ -296,6 +296,10 @@ fn waiting_in_a_segment_is_refused_before_the_driver_sees_it() {
                     assert!(matches!(refused, Err(Error::SynchronizeWhileCapturing { .. })), "{refused:?}");
                 }
                 assert!(matches!(stream.wait(&event), Err(Error::EventFromOutside)));
+                assert!(matches!(stream.id(), Err(Error::WouldInvalidate { call: Call::cuStreamGetId })));
+                // SAFETY: a live stream.
+                let borrowed = unsafe { Stream::borrow_raw(&rig.context, stream.as_raw(), None) };
+                assert!(matches!(borrowed, Err(Error::WouldInvalidate { call: Call::cuStreamGetFlags })));
                 assert!(matches!(input.read::<f32>(&rig.stream), Err(Error::HostMemoryInSegment)));
                 assert!(matches!(input.write(&rig.stream, &[0.0_f32; 4 * WIDTH]), Err(Error::HostMemoryInSegment)));
                 let usage = rig.pool.usage()?;

@@ -253,10 +253,12 @@ fn a_driver_of_another_version_than_the_kernels_names_the_other_candidates() {
         (path, *call, *code, *have),
         (&loaded, Call::cuInit, CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 12_090)
     );
+    // On a machine with a driver that one is named too.
+    let own: Vec<&Candidate> = others.iter().filter(|candidate| candidate.path.starts_with(folder.path("."))).collect();
     let [
         Candidate { path: first, outcome: Outcome::FailedToLoad(_), .. },
         Candidate { path: second, outcome: Outcome::NotTried, .. },
-    ] = &others[..]
+    ] = &own[..]
     else {
         panic!("{others:?}")
     };

@@ -5,7 +5,7 @@ use super::disposal::Disposal;
 use super::event::Event;
 use super::window;
 use crate::error::{Error, Result};
-use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CallError};
+use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureStatus, Call, CallError};
 use std::fmt;
 use std::sync::Arc;
 
@@ -99,7 +99,8 @@ impl Stream {
     /// Takes over a foreign stream and destroys it in the end.
     ///
     /// # Errors
-    /// [`Error::ContextMismatch`] when it belongs to another context, and what the driver returns.
+    /// [`Error::ContextMismatch`] when it belongs to another context, [`Error::WouldInvalidate`] while it is captured, and what the driver
+    /// returns.
     ///
     /// # Safety
     /// `raw` is a stream of this driver that nobody else destroys.
@@ -111,7 +112,8 @@ impl Stream {
     /// Uses a foreign stream, and keeps `owner` alive as long as this value or a clone lives. A null handle is the legacy default stream.
     ///
     /// # Errors
-    /// [`Error::ContextMismatch`] when it belongs to another context, and what the driver returns.
+    /// [`Error::ContextMismatch`] when it belongs to another context, [`Error::WouldInvalidate`] while it is captured, and what the driver
+    /// returns.
     ///
     /// # Safety
     /// `raw` is a stream of this driver, and stays one for as long as this value or a clone lives.
@@ -152,8 +154,9 @@ impl Stream {
     /// ([`cuStreamGetId`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
     ///
     /// # Errors
-    /// What the driver returns.
+    /// [`Error::WouldInvalidate`] while the stream is captured, and what the driver returns.
     pub fn id(&self) -> Result<u64> {
+        refuse_captured(self.context(), self.as_raw(), Call::cuStreamGetId)?;
         let mut id = 0;
         // SAFETY: a live stream and a valid place.
         unsafe { self.context().driver().cuStreamGetId(self.as_raw(), &mut id)? };
@@ -223,6 +226,18 @@ pub(super) fn ready(done: Result<(), CallError>) -> Result<bool> {
     }
 }
 
+/// Refuses a call on a stream that is captured, by whomever: it would invalidate the capture.
+fn refuse_captured(context: &Context, raw: CUstream, call: Call) -> Result<()> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: a live stream, as the callers say, and a valid place.
+    unsafe { context.driver().cuStreamIsCapturing(raw, &mut status)? };
+    if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        Ok(())
+    } else {
+        Err(Error::WouldInvalidate { call })
+    }
+}
+
 /// The stream's kind, after a check that it belongs to the context.
 fn inspect(context: &Context, raw: CUstream) -> Result<StreamKind> {
     const LEGACY: usize = 1;
@@ -240,6 +255,7 @@ fn inspect(context: &Context, raw: CUstream) -> Result<StreamKind> {
         let got = unsafe { Context::borrow_raw(driver, owner, None)? }.device().ordinal();
         return Err(Error::ContextMismatch { what: "stream", expected, got });
     }
+    refuse_captured(context, raw, Call::cuStreamGetFlags)?;
     let mut flags = 0;
     // SAFETY: as above.
     unsafe { driver.cuStreamGetFlags(raw, &mut flags)? };

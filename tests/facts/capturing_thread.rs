@@ -69,11 +69,17 @@ rows! {
         }
         unloaded
     };
-    stream_get_ctx_flags_priority_and_id_of_the_capturing: EVERY, EVERY, |b, stream| unsafe {
-        let (mut context, mut flags, mut priority, mut id) = (null_mut(), 0, 0, 0);
+    stream_get_ctx_and_priority_of_the_capturing: EVERY, EVERY, |b, stream| unsafe {
+        let (mut context, mut priority) = (null_mut(), 0);
         b.driver().cuStreamGetCtx(stream, &mut context)?;
-        b.driver().cuStreamGetFlags(stream, &mut flags)?;
-        b.driver().cuStreamGetPriority(stream, &mut priority)?;
+        b.driver().cuStreamGetPriority(stream, &mut priority)
+    };
+    stream_get_flags_of_the_capturing: FORBIDDEN, FORBIDDEN, |b, stream| unsafe {
+        let mut flags = 0;
+        b.driver().cuStreamGetFlags(stream, &mut flags)
+    };
+    stream_get_id_of_the_capturing: FORBIDDEN, FORBIDDEN, |b, stream| unsafe {
+        let mut id = 0;
         b.driver().cuStreamGetId(stream, &mut id)
     };
     mem_get_info: EVERY, EVERY, |b, _| unsafe {

@@ -100,7 +100,9 @@ entries! {
     }
 
     fn cuStreamGetFlags(state, stream: CUstream, flags: *mut c_uint) {
-        let found = match state.target(stream)? {
+        let target = state.target(stream)?;
+        state.refuse_capturing(target)?;
+        let found = match target {
             Target::Legacy(_) => 0,
             Target::Stream(stream) => state.streams[&stream].flags,
         };
@@ -124,7 +126,9 @@ entries! {
     }
 
     fn cuStreamGetId(state, stream: CUstream, id: *mut c_ulonglong) {
-        let found = match state.target(stream)? {
+        let target = state.target(stream)?;
+        state.refuse_capturing(target)?;
+        let found = match target {
             Target::Legacy(context) => state.contexts[&context].id << 32,
             Target::Stream(stream) => state.streams[&stream].id,
         };

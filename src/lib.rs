@@ -1,5 +1,4 @@
-//! Breakable CUDA graphs.
-
+#![doc = include_str!("../README.md")]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod capture;

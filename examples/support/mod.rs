@@ -2,6 +2,7 @@
 
 use breakable_cuda_graph::Driver;
 use breakable_cuda_graph::driver::{Context, Device};
+use breakable_cuda_graph::sys::LoadError;
 
 /// Which driver to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
@@ -26,7 +27,8 @@ pub fn driver(choice: Choice) -> Result<(Driver, String), Box<dyn std::error::Er
                 return Ok((driver, line));
             }
             Err(error) if choice == Choice::Libcuda => return Err(error.into()),
-            Err(error) => format!("no GPU: {error}"),
+            Err(LoadError::NoLibrary { .. }) => "as there is no CUDA driver on this machine".to_owned(),
+            Err(error) => format!("as the CUDA driver can't be used: {error}"),
         },
     };
     let driver = Driver::reference()?;

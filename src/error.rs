@@ -220,6 +220,24 @@ pub enum Error {
         /// The length.
         length: usize,
     },
+    /// More rows than there is room for. Nothing was copied.
+    #[error(
+        "static input {input}: {rows} rows, where there is room for {most}: run this batch eagerly, or capture a larger bucket"
+    )]
+    TooManyRows {
+        /// The input's name.
+        input: &'static str,
+        /// Rows given.
+        rows: usize,
+        /// Rows there is room for.
+        most: usize,
+    },
+    /// An operation that must run live was called while a segment is open.
+    #[error("{operation} must not be captured: make it a break")]
+    MustBeBreak {
+        /// The operation.
+        operation: &'static str,
+    },
     /// A tensor in host memory where one on the device is needed, or the other way round.
     #[error("{what} must be in {expected} memory")]
     Place {

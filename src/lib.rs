@@ -15,10 +15,11 @@ pub mod tensor;
 
 pub use capture::{
     Break, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Outputs, ReplayOptions, Replayed, Scope,
-    active_forward, break_here, break_point, current_forward_ctx, current_stream, eager, empty, is_capturing,
+    active_forward, break_here, break_point, current_forward_ctx, current_stream, eager, empty, forbid_in_segment,
+    is_capturing,
 };
 pub use driver::CaptureMode;
 pub use error::{CaptureError, Error, OutOfMemory, Result};
 pub use pool::{CapturePool, PoolOptions};
 pub use sys::Driver;
-pub use tensor::{DType, Tensor, scrub_padding_tail, slice_to_real_tokens, weak_ref};
+pub use tensor::{DType, StaticInput, Tail, Tensor, scrub_padding_tail, slice_to_real_tokens, weak_ref};

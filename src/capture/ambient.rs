@@ -91,6 +91,14 @@ pub fn is_capturing() -> bool {
     window::is_open()
 }
 
+/// Refuses to be captured: for the head of an operation that reads per-batch values on the host and so must run in a break.
+///
+/// # Errors
+/// [`Error::MustBeBreak`] while a segment is open.
+pub fn forbid_in_segment(operation: &'static str) -> Result<()> {
+    if is_capturing() { Err(Error::MustBeBreak { operation }) } else { Ok(()) }
+}
+
 /// The stream of the forward or break that runs on this thread: the capture stream in a recording.
 ///
 /// # Errors

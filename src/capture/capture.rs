@@ -2,7 +2,7 @@
 
 use super::program::{Program, Step};
 use super::state::State;
-use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, NodeCounts, Stream};
+use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, NodeCounts, Owner, Stream};
 use crate::error::{Error, Result};
 use crate::pool::CapturePool;
 use std::fmt;
@@ -79,6 +79,8 @@ impl CaptureOptions {
 pub struct BreakableCapture<'env> {
     // The program goes first when the capture is dropped: its execs refer to the pool.
     pub(super) program: Program<'env>,
+    /// What it was asked to keep; dropped after the program.
+    keep: Vec<Owner>,
     pub(super) state: State,
     pub(super) options: CaptureOptions,
     pub(super) stream: Stream,
@@ -138,7 +140,14 @@ impl<'env> BreakableCapture<'env> {
         let stream = options.stream.clone().unwrap_or_else(|| pool.capture_stream().clone());
         pool.context().expect_same(stream.context(), "capture stream")?;
         stream.refuse_for_capture()?;
-        Ok(BreakableCapture { program: Program::default(), state: State::New, options, stream, pool: pool.clone() })
+        Ok(BreakableCapture {
+            keep: Vec::new(),
+            program: Program::default(),
+            state: State::New,
+            options,
+            stream,
+            pool: pool.clone(),
+        })
     }
 
     /// Its pool.
@@ -172,6 +181,11 @@ impl<'env> BreakableCapture<'env> {
     /// Execs that a replay launches: segments without nodes are recorded and not launched.
     pub fn num_launches(&self) -> usize {
         self.program.launches()
+    }
+
+    /// Keeps something alive until the capture's execs are gone: a communicator whose operations it holds, say.
+    pub fn keep_alive(&mut self, owner: Owner) {
+        self.keep.push(owner);
     }
 
     /// The execs that a replay launches, in order, for measuring and for tools.

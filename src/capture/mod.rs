@@ -24,7 +24,7 @@ mod replay;
 mod scope;
 mod state;
 
-pub use ambient::{active_forward, current_forward_ctx, current_stream, eager, empty, is_capturing};
+pub use ambient::{active_forward, current_forward_ctx, current_stream, eager, empty, forbid_in_segment, is_capturing};
 pub use breaks::{Break, BreakOptions, Outputs};
 pub use capture::{BreakableCapture, CaptureExecution, CaptureOptions, CaptureReport};
 pub use replay::{ReplayOptions, Replayed};

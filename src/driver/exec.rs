@@ -94,6 +94,14 @@ impl GraphExec {
         }
     }
 
+    /// Takes over a foreign exec and destroys it in the end.
+    ///
+    /// # Safety
+    /// `raw` is an exec of this context that nobody else destroys.
+    pub unsafe fn from_raw(context: &Context, raw: CUgraphExec) -> GraphExec {
+        GraphExec { context: context.clone(), raw }
+    }
+
     /// The driver's handle. It stays valid as long as this value lives.
     #[inline]
     pub fn as_raw(&self) -> CUgraphExec {

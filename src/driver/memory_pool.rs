@@ -1,7 +1,7 @@
 //! Stream-ordered memory pools.
 
 use super::buffer::DeviceBuffer;
-use super::context::Context;
+use super::context::{Context, Owner};
 use super::disposal::Disposal;
 use super::mode::relaxed;
 use super::stream::Stream;
@@ -22,6 +22,8 @@ pub struct MemoryPool {
 struct Inner {
     context: Context,
     raw: CUmemoryPool,
+    /// `None`: destroyed here.
+    borrowed: Option<Option<Owner>>,
 }
 
 // SAFETY: a pool may be used from any thread; the driver synchronises.
@@ -97,7 +99,7 @@ impl MemoryPool {
         let mut raw = core::ptr::null_mut();
         // SAFETY: a valid place and filled properties.
         unsafe { context.driver().cuMemPoolCreate(&mut raw, &properties)? };
-        let pool = MemoryPool { inner: Arc::new(Inner { context: context.clone(), raw }) };
+        let pool = MemoryPool { inner: Arc::new(Inner { context: context.clone(), raw, borrowed: None }) };
         let mut keep = options.keep_bytes.unwrap_or(u64::MAX);
         // SAFETY: this attribute takes a 64-bit integer.
         unsafe {
@@ -108,6 +110,22 @@ impl MemoryPool {
             )?;
         }
         Ok(pool)
+    }
+
+    /// Takes over a foreign pool and destroys it in the end.
+    ///
+    /// # Safety
+    /// `raw` is a pool on this context's device that nobody else destroys.
+    pub unsafe fn from_raw(context: &Context, raw: CUmemoryPool) -> MemoryPool {
+        MemoryPool { inner: Arc::new(Inner { context: context.clone(), raw, borrowed: None }) }
+    }
+
+    /// Uses a foreign pool, and keeps `owner` alive as long as this value, a clone or a buffer of it lives.
+    ///
+    /// # Safety
+    /// `raw` is a pool on this context's device, and stays one for as long as this value, a clone or a buffer of it lives.
+    pub unsafe fn borrow_raw(context: &Context, raw: CUmemoryPool, owner: Option<Owner>) -> MemoryPool {
+        MemoryPool { inner: Arc::new(Inner { context: context.clone(), raw, borrowed: Some(owner) }) }
     }
 
     /// The driver's handle. It stays valid as long as this value or a clone lives.
@@ -178,6 +196,8 @@ impl MemoryPool {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.context.dispose(Disposal::Pool(self.raw));
+        if self.borrowed.is_none() {
+            self.context.dispose(Disposal::Pool(self.raw));
+        }
     }
 }

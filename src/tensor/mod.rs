@@ -8,6 +8,7 @@
 //! - `transfer`: host data in and out.
 //! - `argument`: tensors and values as kernel arguments.
 //! - `dlpack`: tensors as DLPack views.
+//! - `static_input`: buffers that captures read, and what their padded tails hold.
 //! - `padding`: the scrub of padded tails, the landing of a break's result, slices to the real rows.
 
 mod argument;
@@ -17,6 +18,7 @@ mod dtype;
 mod layout;
 mod owned;
 pub(crate) mod padding;
+mod static_input;
 pub(crate) mod storage;
 mod transfer;
 mod weak;
@@ -26,4 +28,5 @@ pub use dtype::{DType, Element};
 pub use layout::{Layout, MAX_RANK};
 pub use owned::{Place, Tensor};
 pub use padding::{scrub_padding_tail, slice_to_real_tokens};
+pub use static_input::{StaticInput, Tail};
 pub use weak::{WeakRef, WeakTensor, weak_ref};

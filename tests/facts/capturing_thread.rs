@@ -94,7 +94,8 @@ rows! {
         let mut props: CUmemPoolProps = std::mem::zeroed();
         props.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         props.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-        props.maxSize = 1 << 21;
+        // `maxSize`, by its offset: headers before CUDA 12.2 have reserved bytes there.
+        (&raw mut props).byte_add(24).cast::<usize>().write(1 << 21);
         let mut pool = null_mut();
         b.driver().cuMemPoolCreate(&mut pool, &props)?;
         b.later(move |driver| driver.cuMemPoolDestroy(pool).expect("destroyed"));

@@ -65,7 +65,7 @@ impl<'env> Recorder<'env> {
             (building.window.take(), building.program.segments)
         };
         let Some(window) = window else { return Err(Error::Poisoned) };
-        let ended = self.make_segment(window, index);
+        let ended = self.make_segment(window);
         let mut building = self.building.borrow_mut();
         match ended {
             Ok(None) => {}
@@ -79,7 +79,7 @@ impl<'env> Recorder<'env> {
         Ok(())
     }
 
-    fn make_segment(&self, window: Window, _index: usize) -> Result<Option<GraphExec>> {
+    fn make_segment(&self, window: Window) -> Result<Option<GraphExec>> {
         let captured = match window.close() {
             Ok(captured) => captured,
             Err(failed) => {

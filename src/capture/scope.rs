@@ -82,11 +82,7 @@ impl<'r, 'env> Scope<'r, 'env> {
         O: Outputs,
         F: FnMut(&Break<'_>) -> Result<O> + Send + 'env,
     {
-        let inputs = collect(inputs);
-        match self.active() {
-            Some(recorder) => recorder.add_break(options.into(), inputs, None, operation),
-            None => run_directly(&options.into(), &inputs, &[], operation),
-        }
+        run_break(self.active(), options.into(), collect(inputs), operation)
     }
 
     /// As [`break_point`](Scope::break_point), for one result that lands in `into`, which is returned.
@@ -105,11 +101,7 @@ impl<'r, 'env> Scope<'r, 'env> {
         T: Into<Option<&'t Tensor>>,
         F: FnMut(&Break<'_>) -> Result<Tensor> + Send + 'env,
     {
-        let inputs = collect(inputs);
-        match self.active() {
-            Some(recorder) => recorder.add_break(options.into(), inputs, Some(into), operation),
-            None => run_and_land(&options.into(), &inputs, into, operation),
-        }
+        run_break_into(self.active(), options.into(), into, collect(inputs), operation)
     }
 }
 
@@ -125,11 +117,7 @@ where
     O: Outputs,
     F: FnMut(&Break<'_>) -> Result<O> + Send + 'static,
 {
-    let inputs = collect(inputs);
-    match active() {
-        Some(recorder) => recorder.add_break(options.into(), inputs, None, operation),
-        None => run_directly(&options.into(), &inputs, &[], operation),
-    }
+    run_break(active(), options.into(), collect(inputs), operation)
 }
 
 /// As [`Scope::break_here`], for the forward that runs on this thread.
@@ -147,11 +135,7 @@ where
     T: Into<Option<&'t Tensor>>,
     F: FnMut(&Break<'_>) -> Result<Tensor> + Send + 'static,
 {
-    let inputs = collect(inputs);
-    match active() {
-        Some(recorder) => recorder.add_break(options.into(), inputs, Some(into), operation),
-        None => run_and_land(&options.into(), &inputs, into, operation),
-    }
+    run_break_into(active(), options.into(), into, collect(inputs), operation)
 }
 
 /// What records on this thread.
@@ -167,6 +151,42 @@ where
     T: Into<Option<&'t Tensor>>,
 {
     inputs.into_iter().map(|input| input.into().cloned()).collect()
+}
+
+/// Records a break, or runs its operation straight through where nothing records.
+fn run_break<'env, O, F>(
+    recorder: Option<&Recorder<'env>>,
+    options: BreakOptions,
+    inputs: Vec<Option<Tensor>>,
+    operation: F,
+) -> Result<O>
+where
+    O: Outputs,
+    F: FnMut(&Break<'_>) -> Result<O> + Send + 'env,
+{
+    match recorder {
+        Some(recorder) => recorder.add_break(options, inputs, None, operation),
+        None => run_directly(&options, &inputs, &[], operation),
+    }
+}
+
+/// The same for one result that lands in `into`.
+fn run_break_into<'env, F>(
+    recorder: Option<&Recorder<'env>>,
+    options: BreakOptions,
+    into: Tensor,
+    inputs: Vec<Option<Tensor>>,
+    operation: F,
+) -> Result<Tensor>
+where
+    F: FnMut(&Break<'_>) -> Result<Tensor> + Send + 'env,
+{
+    if let Some(recorder) = recorder {
+        return recorder.add_break(options, inputs, Some(into), operation);
+    }
+    let result = run_directly(&options, &inputs, std::slice::from_ref(&into), operation)?;
+    land(&ambient::current_stream()?, &result, &into, None)?;
+    Ok(into)
 }
 
 fn run_directly<O, F>(
@@ -188,13 +208,4 @@ where
         depth: ambient::depth(),
         _thread: PhantomData,
     })
-}
-
-fn run_and_land<F>(options: &BreakOptions, inputs: &[Option<Tensor>], into: Tensor, operation: F) -> Result<Tensor>
-where
-    F: FnMut(&Break<'_>) -> Result<Tensor>,
-{
-    let result = run_directly(options, inputs, std::slice::from_ref(&into), operation)?;
-    land(&ambient::current_stream()?, &result, &into, None)?;
-    Ok(into)
 }

@@ -8,6 +8,7 @@ pub mod driver;
 mod error;
 pub(crate) mod kernels;
 pub mod pool;
+pub mod prefill;
 #[cfg(feature = "reference-driver")]
 pub mod reference;
 pub mod sys;

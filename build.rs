@@ -39,7 +39,7 @@ fn main() {
     }
     if let Err(message) = done {
         // cargo fails the build for it, with this text and nothing else.
-        println!("cargo::error={message}");
+        println!("cargo::error={}", message.split_whitespace().collect::<Vec<_>>().join(" "));
     }
 }
 

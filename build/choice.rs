@@ -49,7 +49,7 @@ pub enum Obstacle {
     Header(PathBuf, String),
 }
 
-/// Everything that stood in the way, the folders probed and the variables honoured, in one line.
+/// Everything that stood in the way, the folders probed and the variables honoured.
 pub fn explain(obstacles: &[Obstacle], probed: &[PathBuf]) -> String {
     let mut parts = vec![format!("{BINDINGS_VARIABLE}=generate, but bindings can't be generated")];
     for obstacle in obstacles {
@@ -67,17 +67,13 @@ pub fn explain(obstacles: &[Obstacle], probed: &[PathBuf]) -> String {
             Obstacle::NoLibclang(message) => format!(
                 "No libclang was found: {}; name its folder in LIBCLANG_PATH, or install it (Debian, Ubuntu: libclang-dev; Fedora: \
                  clang-libs; PyPI: libclang, into the active virtual environment)",
-                one_line(message)
+                message.trim()
             ),
             Obstacle::Header(folder, message) => {
-                format!("{} will not do: {}", folder.join("cuda.h").display(), one_line(message))
+                format!("{} will not do: {}", folder.join("cuda.h").display(), message.trim())
             }
         });
     }
     parts.push("Without the variable the pregenerated bindings are used".to_string());
     parts.join(". ")
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

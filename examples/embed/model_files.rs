@@ -78,7 +78,9 @@ impl ModelFiles {
             epsilon: json.get("layer_norm_eps").and_then(serde_json::Value::as_f64).unwrap_or(1e-12) as f32,
             max_tokens: limit.min(positions),
         };
-        if [config.hidden, config.heads, config.inner, config.types].contains(&0) || config.hidden % config.heads != 0 {
+        if [config.hidden, config.heads, config.inner, config.types].contains(&0)
+            || !config.hidden.is_multiple_of(config.heads)
+        {
             let Config { hidden, heads, inner, types, .. } = config;
             let reason =
                 format!("{hidden} wide, {heads} heads, {inner} wide within, {types} types: no such encoder exists");

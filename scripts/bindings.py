@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -50,10 +51,14 @@ def fetch(requirement, options=()):
     (wheel,) = folder.glob("*.whl")
     unpacked = folder / wheel.stem
     if not unpacked.exists():
-        zipfile.ZipFile(wheel).extractall(unpacked)
+        # Under another name until it is whole: an unpacking that was broken off must not pass for a finished one.
+        partial = folder / "partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        zipfile.ZipFile(wheel).extractall(partial)
+        partial.rename(unpacked)
     for old in folder.iterdir():
         if old.is_dir() and old != unpacked:
-            subprocess.run(["rm", "-rf", old], check=True)
+            shutil.rmtree(old)
     wheel.unlink()
     (folder / "done").touch()
     return folder

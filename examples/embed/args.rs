@@ -21,7 +21,7 @@ pub struct Arguments {
     /// Run both ways, and fail unless they agree bit for bit.
     #[arg(long)]
     pub compare: bool,
-    /// Compare with the vectors of this file, and fail under a cosine of 0.9999. Without --text its sentences are the text.
+    /// Compare with the vectors of this file, and fail under a cosine of 0.9999. Its sentences are the text; --text must hold the same.
     #[arg(long)]
     pub golden: Option<PathBuf>,
     /// The bucket: the most tokens of a batch.
@@ -30,7 +30,8 @@ pub struct Arguments {
     /// Which driver to use.
     #[arg(long, value_enum, default_value_t)]
     pub driver: Choice,
-    /// Use the crate's demo kernel for matrix products even where cuBLAS is found.
+    /// Use the crate's demo kernel for matrix products even where cuBLAS is found. It is looked for by the loader, in the toolkit's folder, and first
+    /// in the file or folder that the variable EMBED_CUBLAS names.
     #[arg(long)]
     pub no_cublas: bool,
 }

@@ -6,6 +6,7 @@ use breakable_cuda_graph::driver::{Context, DeviceBuffer, Stream};
 use breakable_cuda_graph::sys::CUstream;
 use libloading::Library;
 use std::ffi::c_void;
+use std::path::Path;
 
 type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> i32;
@@ -39,17 +40,56 @@ const NAMES: &[&str] = &[
     "cublas64_12.dll",
 ];
 
+/// Names the library's file, or a folder that holds it under one of the names, such as `nvidia/cu13/lib` of a Python environment.
+const VARIABLE: &str = "EMBED_CUBLAS";
+
+/// The calls of one library.
+pub struct Exports {
+    create: Create,
+    destroy: Destroy,
+    set_stream: SetStream,
+    set_workspace: SetWorkspace,
+    sgemm: Sgemm,
+    name: String,
+    /// Loaded for as long as its calls can be made.
+    _library: Library,
+}
+
+impl Exports {
+    /// The library in this file or folder, which must be usable; without one the first that the loader finds, if any.
+    pub fn find(named: Option<&Path>) -> Result<Option<Exports>> {
+        let Some(path) = named else {
+            return Ok(NAMES.iter().find_map(|name| Exports::load(Path::new(name)).ok()));
+        };
+        let failed = |reason: String| EmbedError::NoBlas { path: path.into(), reason };
+        let inside = || NAMES.iter().map(Path::new).filter(|name| name.is_relative()).map(|name| path.join(name));
+        let file = if path.is_dir() { inside().find(|file| file.is_file()) } else { Some(path.into()) };
+        let file = file.ok_or_else(|| failed("the folder holds none under a known name".into()))?;
+        Exports::load(&file).map(Some).map_err(|error| failed(error.to_string()))
+    }
+
+    fn load(name: &Path) -> std::result::Result<Exports, libloading::Error> {
+        // SAFETY: loading cuBLAS runs its initialisers, which is what is wanted; these exports have the documented signatures.
+        unsafe {
+            let library = Library::new(name)?;
+            Ok(Exports {
+                create: *library.get::<Create>(b"cublasCreate_v2")?,
+                destroy: *library.get::<Destroy>(b"cublasDestroy_v2")?,
+                set_stream: *library.get::<SetStream>(b"cublasSetStream_v2")?,
+                set_workspace: *library.get::<SetWorkspace>(b"cublasSetWorkspace_v2")?,
+                sgemm: *library.get::<Sgemm>(b"cublasSgemm_v2")?,
+                name: name.display().to_string(),
+                _library: library,
+            })
+        }
+    }
+}
+
 /// A handle with a workspace of ours, so that it allocates nothing once it is made: products can be captured.
 pub struct Blas {
     handle: Handle,
     workspace: DeviceBuffer,
-    set_stream: SetStream,
-    set_workspace: SetWorkspace,
-    sgemm: Sgemm,
-    destroy: Destroy,
-    name: &'static str,
-    /// Never unloaded before the handle is gone.
-    _library: Library,
+    exports: Exports,
 }
 
 // SAFETY: the handle is used by one thread at a time: `product` takes the value by reference from model code on one thread, and a replay only
@@ -59,42 +99,19 @@ unsafe impl Send for Blas {}
 unsafe impl Sync for Blas {}
 
 impl Blas {
-    /// `None` where no cuBLAS is found.
+    /// `None` where no cuBLAS is found. One that [`VARIABLE`] names must be usable.
     pub fn load(context: &Context) -> Result<Option<Blas>> {
-        for &name in NAMES {
-            // SAFETY: loading cuBLAS runs its initialisers, which is what is wanted.
-            let Ok(library) = (unsafe { Library::new(name) }) else { continue };
-            // SAFETY: these exports have the documented signatures.
-            let symbols = unsafe {
-                (
-                    library.get::<Create>(b"cublasCreate_v2").map(|symbol| *symbol),
-                    library.get::<Destroy>(b"cublasDestroy_v2").map(|symbol| *symbol),
-                    library.get::<SetStream>(b"cublasSetStream_v2").map(|symbol| *symbol),
-                    library.get::<SetWorkspace>(b"cublasSetWorkspace_v2").map(|symbol| *symbol),
-                    library.get::<Sgemm>(b"cublasSgemm_v2").map(|symbol| *symbol),
-                )
-            };
-            let (Ok(create), Ok(destroy), Ok(set_stream), Ok(set_workspace), Ok(sgemm)) = symbols else { continue };
-            let workspace = DeviceBuffer::new(context, 32 << 20)?;
-            let mut handle = std::ptr::null_mut();
-            // SAFETY: a valid place, with the context current.
-            check("cublasCreate", context.with_current(|| unsafe { create(&mut handle) })?)?;
-            return Ok(Some(Blas {
-                handle,
-                workspace,
-                set_stream,
-                set_workspace,
-                sgemm,
-                destroy,
-                name,
-                _library: library,
-            }));
-        }
-        Ok(None)
+        let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+        let Some(exports) = Exports::find(named.as_deref().map(Path::new))? else { return Ok(None) };
+        let workspace = DeviceBuffer::new(context, 32 << 20)?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a valid place, with the context current.
+        check("cublasCreate", context.with_current(|| unsafe { (exports.create)(&mut handle) })?)?;
+        Ok(Some(Blas { handle, workspace, exports }))
     }
 
-    pub fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.exports.name
     }
 
     /// `y[rows, columns] = x[rows, inner] wᵀ`, with `w[columns, inner]`; all contiguous f32. No TF32: the default math mode.
@@ -108,10 +125,13 @@ impl Blas {
             // SAFETY: a live handle and stream, tensors of these sizes, and a workspace that outlives the handle. cuBLAS is column-major: what is
             // computed is yᵀ = w xᵀ.
             unsafe {
-                check("cublasSetStream", (self.set_stream)(self.handle, stream.as_raw()))?;
+                check("cublasSetStream", (self.exports.set_stream)(self.handle, stream.as_raw()))?;
                 let workspace = self.workspace.address() as *mut c_void;
-                check("cublasSetWorkspace", (self.set_workspace)(self.handle, workspace, self.workspace.bytes()))?;
-                let status = (self.sgemm)(
+                check(
+                    "cublasSetWorkspace",
+                    (self.exports.set_workspace)(self.handle, workspace, self.workspace.bytes()),
+                )?;
+                let status = (self.exports.sgemm)(
                     self.handle,
                     TRANSPOSED,
                     PLAIN,
@@ -143,7 +163,7 @@ fn check(call: &'static str, status: i32) -> Result<()> {
 impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: made by `load`, destroyed once.
-        let done = self.workspace.context().with_current(|| unsafe { (self.destroy)(self.handle) });
+        let done = self.workspace.context().with_current(|| unsafe { (self.exports.destroy)(self.handle) });
         if !matches!(done, Ok(0)) {
             eprintln!("embed: cublasDestroy: {done:?}");
         }

@@ -101,7 +101,7 @@ impl Model {
     }
 
     /// How matrix products are computed.
-    pub fn products(&self) -> &'static str {
+    pub fn products(&self) -> &str {
         self.blas.as_ref().map_or("the demo kernel", Blas::name)
     }
 

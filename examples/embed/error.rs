@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
-#[allow(dead_code)]
 pub enum EmbedError {
     #[error("the model's folder {} is not there: fetch it with scripts/fetch_model.py, or name another with --model", .0.display())]
     NoFolder(PathBuf),
@@ -18,6 +17,10 @@ pub enum EmbedError {
     WeightShape { name: String, expected: Vec<usize>, got: Vec<usize> },
     #[error("weight {name} is of type {got}: f32, f16 and bf16 are supported")]
     WeightType { name: String, got: String },
+    #[error(
+        "the tokenizer gives token {id}, and the model knows {vocabulary}: tokenizer.json and config.json do not belong together"
+    )]
+    Vocabulary { id: u32, vocabulary: usize },
     #[error("there is no text: give at least one line that is not blank")]
     EmptyText,
     #[error("the text has {tokens} tokens, and the bucket holds {limit}: give less text, or raise --max-tokens")]
@@ -26,6 +29,12 @@ pub enum EmbedError {
     Tokenizer(String),
     #[error("{} holds no golden vectors: {reason}", path.display())]
     Golden { path: PathBuf, reason: String },
+    #[error("the text is not that of the golden vectors: leave out --text, or compare with vectors made of this text")]
+    GoldenText,
+    #[error("the embeddings can't be written: {0}")]
+    Output(std::io::Error),
+    #[error("{} is no cuBLAS that can be used: {reason}", path.display())]
+    NoBlas { path: PathBuf, reason: String },
     #[error("cuBLAS: {call} returned status {status}")]
     Blas { call: &'static str, status: i32 },
     #[error(transparent)]

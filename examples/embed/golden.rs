@@ -25,16 +25,21 @@ impl Golden {
                 .and_then(serde_json::Value::as_array)
                 .ok_or_else(|| failed("no embedding".into()))?;
             golden.sentences.push(sentence.to_owned());
-            golden
-                .vectors
-                .push(vector.iter().filter_map(serde_json::Value::as_f64).map(|value| value as f32).collect());
+            let numbers: Option<Vec<f32>> =
+                vector.iter().map(|value| value.as_f64().map(|value| value as f32)).collect();
+            golden.vectors.push(numbers.ok_or_else(|| failed("an embedding that is not all numbers".into()))?);
         }
         Ok(golden)
     }
 
-    /// The cosine of each sentence's vector with the golden one.
-    pub fn cosines(&self, vectors: &[Vec<f32>]) -> Vec<f64> {
-        self.vectors.iter().zip(vectors).map(|(golden, vector)| cosine(golden, vector)).collect()
+    /// The least cosine of a vector with the golden one; NaN where one is.
+    pub fn least_cosine(&self, vectors: &[Vec<f32>]) -> f64 {
+        if self.vectors.len() != vectors.len() {
+            return f64::NAN;
+        }
+        // `f64::min` would pass over NaN.
+        let least = |a: f64, b: f64| if a.is_nan() || a <= b { a } else { b };
+        self.vectors.iter().zip(vectors).map(|(golden, vector)| cosine(golden, vector)).fold(f64::INFINITY, least)
     }
 }
 

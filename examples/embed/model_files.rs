@@ -3,6 +3,7 @@
 use crate::error::{EmbedError, Result};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What the encoder looks like.
@@ -63,9 +64,10 @@ impl ModelFiles {
                     .map_err(|error| EmbedError::Damaged { path, reason: error.to_string() })?;
                 json.get("max_seq_length").and_then(serde_json::Value::as_u64).map_or(positions, |limit| limit as usize)
             }
-            Err(_) => positions,
+            Err(EmbedError::Unreadable { reason, .. }) if reason.kind() == ErrorKind::NotFound => positions,
+            Err(error) => return Err(error),
         };
-        Ok(Config {
+        let config = Config {
             hidden: number("hidden_size")?,
             layers: number("num_hidden_layers")?,
             heads: number("num_attention_heads")?,
@@ -75,10 +77,19 @@ impl ModelFiles {
             types: number("type_vocab_size")?,
             epsilon: json.get("layer_norm_eps").and_then(serde_json::Value::as_f64).unwrap_or(1e-12) as f32,
             max_tokens: limit.min(positions),
-        })
+        };
+        if [config.hidden, config.heads, config.inner, config.types].contains(&0)
+            || !config.hidden.is_multiple_of(config.heads)
+        {
+            let Config { hidden, heads, inner, types, .. } = config;
+            let reason =
+                format!("{hidden} wide, {heads} heads, {inner} wide within, {types} types: no such encoder exists");
+            return Err(damaged(reason));
+        }
+        Ok(config)
     }
 
-    /// Hands each weight that is asked for to `use_weight`, as f32.
+    /// What `read` makes of the weights.
     pub fn with_weights<T>(&self, read: impl FnOnce(&Weights<'_>) -> Result<T>) -> Result<T> {
         let (path, bytes) = self.read("model.safetensors")?;
         let tensors = SafeTensors::deserialize(&bytes)

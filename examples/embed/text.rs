@@ -1,7 +1,8 @@
 //! Text to one packed batch of tokens.
 
 use crate::error::{EmbedError, Result};
-use tokenizers::{Tokenizer, TruncationParams};
+use crate::model_files::Config;
+use tokenizers::{PostProcessor, Tokenizer, TruncationParams};
 
 /// Sentences as one run of tokens.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,11 +27,19 @@ pub fn sentences(text: &str) -> Vec<String> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Tokenizes sentences and packs them into one batch of at most `limit` tokens. Sentences are cut at `longest` tokens each.
-pub fn pack(tokenizer: &[u8], sentences: Vec<String>, longest: usize, limit: usize) -> Result<Packed> {
+/// Tokenizes sentences and packs them into one batch of at most `limit` tokens. Each sentence is cut at the model's limit.
+pub fn pack(tokenizer: &[u8], sentences: Vec<String>, config: &Config, limit: usize) -> Result<Packed> {
     let failed = |error: tokenizers::Error| EmbedError::Tokenizer(error.to_string());
     let mut tokenizer = Tokenizer::from_bytes(tokenizer).map_err(failed)?;
-    let truncation = TruncationParams { max_length: longest, ..TruncationParams::default() };
+    // The tokenizer subtracts what it adds to a sentence from the limit without a check.
+    let added = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
+    if config.max_tokens <= added {
+        let limit = config.max_tokens;
+        return Err(EmbedError::Tokenizer(format!(
+            "a limit of {limit} tokens a sentence leaves none beside the {added} added"
+        )));
+    }
+    let truncation = TruncationParams { max_length: config.max_tokens, ..TruncationParams::default() };
     tokenizer.with_truncation(Some(truncation)).map_err(failed)?;
     tokenizer.with_padding(None);
     let mut packed = Packed { sentences, ids: Vec::new(), places: Vec::new(), offsets: vec![0] };
@@ -39,6 +48,10 @@ pub fn pack(tokenizer: &[u8], sentences: Vec<String>, longest: usize, limit: usi
     }
     for sentence in &packed.sentences {
         let encoding = tokenizer.encode(sentence.as_str(), true).map_err(failed)?;
+        // The embedding takes an id that its table lacks for padding.
+        if let Some(&id) = encoding.get_ids().iter().find(|&&id| id as usize >= config.vocabulary) {
+            return Err(EmbedError::Vocabulary { id, vocabulary: config.vocabulary });
+        }
         packed.ids.extend(encoding.get_ids().iter().map(|&id| id as i32));
         packed.places.extend(0..encoding.get_ids().len() as i32);
         packed.offsets.push(packed.ids.len() as i32);

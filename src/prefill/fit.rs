@@ -135,7 +135,7 @@ mod tests {
     fn brute_force(histogram: &[u64], most: usize, max: usize, costs: &Costs) -> f64 {
         let mut least = f64::INFINITY;
         for set in 0..1_u32 << (max - 1) {
-            if set.count_ones() as usize + 1 <= most {
+            if (set.count_ones() as usize) < most {
                 let mut buckets: Vec<usize> = (1..max).filter(|bucket| set >> (bucket - 1) & 1 == 1).collect();
                 buckets.push(max);
                 least = least.min(total(histogram, &buckets, costs));

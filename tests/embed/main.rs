@@ -1,118 +1,57 @@
-//! The example `embed` on a small made model: captured equals eager, sentences do not see each other, and what is wrong with files and text is
-//! said. The real model is run by `.ci/run`.
+//! The example `embed` on a small made model: captured equals eager and agrees with plain Rust, sentences do not see each other, and what is wrong with
+//! files, text and arguments is said. The real model is run by `.ci/run`.
+//!
+//! - `made`: the model. `oracle`: the encoder in plain Rust. `cli`: the program as a user meets it.
 
-// Some of the example is used by its main program alone.
-#![allow(dead_code)]
-
-#[path = "../examples/embed/blas.rs"]
+#[path = "../../examples/embed/args.rs"]
+mod args;
+#[path = "../../examples/embed/blas.rs"]
 mod blas;
-#[path = "../examples/embed/encoder.rs"]
+#[path = "../../examples/embed/encoder.rs"]
 mod encoder;
-#[path = "../examples/embed/error.rs"]
+#[path = "../../examples/embed/error.rs"]
 mod error;
-#[path = "../examples/embed/golden.rs"]
+#[path = "../../examples/embed/golden.rs"]
 mod golden;
-#[path = "../examples/embed/model_files.rs"]
+#[path = "../../examples/embed/model_files.rs"]
 mod model_files;
+#[path = "../../examples/embed/output.rs"]
+mod output;
+#[path = "../../examples/embed/run.rs"]
+mod run;
+#[path = "../../examples/support/mod.rs"]
 mod support;
-#[path = "../examples/embed/text.rs"]
+#[path = "../support/mod.rs"]
+mod testing;
+#[path = "../../examples/embed/text.rs"]
 mod text;
+
+mod cli;
+mod made;
+mod oracle;
 
 use encoder::{Encoder, Model};
 use error::EmbedError;
+use made::{HIDDEN, TEXT, model};
 use model_files::ModelFiles;
-use safetensors::{Dtype, tensor::TensorView};
+use safetensors::Dtype;
 use std::path::PathBuf;
-use support::{Rig, random_values};
+use testing::{Rig, assert_close};
 use text::{Packed, pack, sentences};
 
-const HIDDEN: usize = 32;
-const INNER: usize = 64;
-const WORDS: [&str; 12] =
-    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "graph", "replays", "a", "break", "runs", "live", "pool"];
-const TEXT: &str = "the graph replays\n\n  a break runs live \nthe pool\nlive live live live live live\n";
-
-/// The shapes of all weights.
-fn shapes() -> Vec<(String, Vec<usize>)> {
-    let mut shapes = vec![
-        ("embeddings.word_embeddings.weight".to_owned(), vec![WORDS.len(), HIDDEN]),
-        ("embeddings.position_embeddings.weight".to_owned(), vec![16, HIDDEN]),
-        ("embeddings.token_type_embeddings.weight".to_owned(), vec![2, HIDDEN]),
-    ];
-    let norm = |name: String| {
-        [("weight", vec![HIDDEN]), ("bias", vec![HIDDEN])].map(|(part, shape)| (format!("{name}.{part}"), shape))
-    };
-    let linear = |name: String, columns: usize, inner: usize| {
-        [("weight", vec![columns, inner]), ("bias", vec![columns])]
-            .map(|(part, shape)| (format!("{name}.{part}"), shape))
-    };
-    shapes.extend(norm("embeddings.LayerNorm".into()));
-    for layer in 0..2 {
-        let at = |name: &str| format!("encoder.layer.{layer}.{name}");
-        for name in ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"] {
-            shapes.extend(linear(at(name), HIDDEN, HIDDEN));
-        }
-        shapes.extend(norm(at("attention.output.LayerNorm")));
-        shapes.extend(linear(at("intermediate.dense"), INNER, HIDDEN));
-        shapes.extend(linear(at("output.dense"), HIDDEN, INNER));
-        shapes.extend(norm(at("output.LayerNorm")));
-    }
-    shapes
-}
-
-/// A folder with the model, whose weights are of this type; `change` may change what is written.
-fn model(name: &str, dtype: Dtype, change: impl Fn(&str, &mut Vec<usize>)) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("embed-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let weights: Vec<(String, Vec<usize>, Vec<u8>)> = shapes()
-        .into_iter()
-        .enumerate()
-        .map(|(seed, (name, mut shape))| {
-            change(&name, &mut shape);
-            let values = random_values(seed as u64, shape.iter().product());
-            let bytes = values.iter().flat_map(|&value| match dtype {
-                Dtype::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
-                Dtype::BF16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
-                _ => value.to_le_bytes().to_vec(),
-            });
-            let bytes = bytes.collect();
-            (name, shape, bytes)
-        })
-        .collect();
-    let views = weights
-        .iter()
-        .map(|(name, shape, bytes)| (name.clone(), TensorView::new(dtype, shape.clone(), bytes).expect("a view")));
-    std::fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).expect("bytes"))
-        .expect("a file");
-    let config = serde_json::json!({
-        "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": INNER,
-        "vocab_size": WORDS.len(), "max_position_embeddings": 16, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
-    });
-    std::fs::write(folder.join("config.json"), config.to_string()).expect("a file");
-    std::fs::write(folder.join("sentence_bert_config.json"), r#"{"max_seq_length": 8}"#).expect("a file");
-    let vocabulary: serde_json::Map<String, serde_json::Value> =
-        WORDS.iter().enumerate().map(|(id, word)| ((*word).to_owned(), id.into())).collect();
-    let special = |token: &str, id: usize| serde_json::json!({ "id": token, "ids": [id], "tokens": [token] });
-    let tokenizer = serde_json::json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null, "decoder": null,
-        "pre_tokenizer": { "type": "Whitespace" },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [
-                { "SpecialToken": { "id": "[CLS]", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } },
-                { "SpecialToken": { "id": "[SEP]", "type_id": 0 } }
-            ],
-            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
-            "special_tokens": { "[CLS]": special("[CLS]", 2), "[SEP]": special("[SEP]", 3) }
-        },
-        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]" }
-    });
-    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).expect("a file");
-    folder
-}
-
 fn packed(files: &ModelFiles, text: &str, limit: usize) -> Result<Packed, EmbedError> {
-    pack(&files.tokenizer()?, sentences(text), files.config()?.max_tokens, limit)
+    pack(&files.tokenizer()?, sentences(text), &files.config()?, limit)
+}
+
+/// What the oracle makes of each sentence.
+fn expected(files: &ModelFiles, batch: &Packed) -> Vec<Vec<f32>> {
+    let config = files.config().expect("a configuration");
+    let embed = |weights: &model_files::Weights<'_>| {
+        let sentences = batch.offsets.windows(2).map(|at| &batch.ids[at[0] as usize..at[1] as usize]);
+        sentences.map(|ids| oracle::embed(weights, config, ids)).collect::<error::Result<Vec<_>>>()
+    };
+    let vectors = files.with_weights(embed).expect("vectors");
+    vectors.into_iter().map(|vector| vector.into_iter().map(|value| value as f32).collect()).collect()
 }
 
 #[test]
@@ -133,7 +72,7 @@ fn text_is_packed_with_its_offsets() {
 #[test]
 fn captured_equals_eager_for_every_batch_of_the_bucket() {
     let files = ModelFiles::open(&model("captured", Dtype::F32, |_, _| {})).expect("the folder");
-    support::for_each_driver(|driver| {
+    testing::for_each_driver(|driver| {
         let rig = Rig::new(driver);
         let model = Model::load(&files, &rig.context, None).expect("the model");
         let mut encoder = Encoder::new(&model, &rig.context, 32).expect("an encoder");
@@ -159,8 +98,24 @@ fn captured_equals_eager_for_every_batch_of_the_bucket() {
 }
 
 #[test]
+fn what_the_encoder_computes_is_what_plain_rust_does() {
+    let rig = Rig::new(&testing::driver());
+    for (dtype, name) in [(Dtype::F32, "oracle32"), (Dtype::F16, "oracle16"), (Dtype::BF16, "oraclebf16")] {
+        let files = ModelFiles::open(&model(name, dtype, |_, _| {})).expect("the folder");
+        let model = Model::load(&files, &rig.context, None).expect("the model");
+        let mut encoder = Encoder::new(&model, &rig.context, 32).expect("an encoder");
+        let batch = packed(&files, TEXT, 32).expect("a batch");
+        let (captured, expected) = (encoder.captured(&batch).expect("captured"), expected(&files, &batch));
+        for (got, expected) in captured.iter().zip(&expected) {
+            assert_close(got, expected, 1e-5);
+        }
+        assert_eq!(captured.len(), expected.len());
+    }
+}
+
+#[test]
 fn weights_of_half_the_size_give_nearly_the_same() {
-    let rig = Rig::new(&support::driver());
+    let rig = Rig::new(&testing::driver());
     let vectors = |dtype, name: &str| {
         let files = ModelFiles::open(&model(name, dtype, |_, _| {})).expect("the folder");
         let model = Model::load(&files, &rig.context, None).expect("the model");
@@ -191,7 +146,7 @@ fn what_is_wrong_with_text_is_said() {
 
 #[test]
 fn what_is_wrong_with_files_is_said() {
-    let rig = Rig::new(&support::driver());
+    let rig = Rig::new(&testing::driver());
     let load = |folder: &PathBuf| -> EmbedError {
         let files = match ModelFiles::open(folder) {
             Ok(files) => files,

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import bindings  # noqa: E402
 
-WORK = ROOT / "target" / "bindings" / "build modes"
+WORK = ROOT / "target" / "build modes"
 FIXED_PLACES = ["/usr/local/cuda/include", "/opt/cuda/include", "/usr/include"]
 
 
@@ -27,7 +27,7 @@ def build(arguments=(), **variables):
     """Runs cargo check; returns whether it went well, what it printed, and the script's metadata and warning."""
     ours = ("CUDA_", "CONDA_", "BREAKABLE_CUDA_GRAPH_", "VIRTUAL_", "LIBCLANG", "DOCS_RS")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    environment |= {"CARGO_TARGET_DIR": str(ROOT / "target" / "bindings"), **{name: str(value) for name, value in variables.items()}}
+    environment |= {name: str(value) for name, value in variables.items()}
     command = ["cargo", "check", "--quiet", "--locked", "--lib", "--no-default-features", "--message-format=json-render-diagnostics"]
     result = subprocess.run([*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
     metadata = {}

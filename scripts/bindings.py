@@ -8,7 +8,7 @@
         - every call of src/sys/calls.rs has the version that cudaTypedefs.h gives it, and that version's parameters.
 
 The headers and libclang come from PyPI, by pip, into .cache/, which git ignores. cargo and a C compiler must be there; a toolkit, a GPU and
-clang's own headers need not be. `check` builds in target/bindings.
+clang's own headers need not be.
 """
 import json
 import os
@@ -81,31 +81,33 @@ def version_of(include):
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def cargo(arguments, include, warnings="-D warnings"):
-    """Runs cargo check with bindings from this folder's header, or the pregenerated ones; returns the bindings and whether it went well."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "CONDA_", "BREAKABLE_CUDA_GRAPH_", "VIRTUAL_"))
-    }
-    environment["CARGO_TARGET_DIR"] = str(ROOT / "target" / "bindings")
-    environment["RUSTFLAGS"] = warnings
+def cargo(arguments, include):
+    """Runs cargo check with bindings from this folder's header, or the pregenerated ones; returns them, and whether there was no warning."""
+    ours = ("CUDA_", "CONDA_", "BREAKABLE_CUDA_GRAPH_", "VIRTUAL_", "LIBCLANG", "DOCS_RS")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment["LIBCLANG_PATH"] = str(find(fetch(LIBCLANG), "libclang.so").parent)
     environment["BREAKABLE_CUDA_GRAPH_BINDINGS"] = "generate" if include else "pregenerated"
     if include:
         environment["BREAKABLE_CUDA_GRAPH_CUDA_INCLUDE"] = str(include)
-    command = ["cargo", "check", "--quiet", "--locked", "--message-format=json-render-diagnostics", *arguments]
+    command = ["cargo", "check", "--quiet", "--locked", "--message-format=json", *arguments]
     result = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    bindings = None
+    bindings, well = None, result.returncode == 0
     for message in map(json.loads, result.stdout.splitlines()):
-        if message["reason"] == "build-script-executed" and message["package_id"].startswith("path+file:"):
+        if not message.get("package_id", "").startswith("path+file:"):
+            continue
+        if message["reason"] == "build-script-executed":
             path = pathlib.Path(message["out_dir"]) / "bindings.rs"
             bindings = path.read_text() if path.exists() else bindings
-    return bindings, result.returncode == 0
+        if message["reason"] == "compiler-message" and message["message"]["level"] in ("warning", "error"):
+            well = False
+            print(message["message"]["rendered"], file=sys.stderr)
+    return bindings, well
 
 
 def fresh():
     """What the committed file should hold."""
     include = include_of(PINNED)
-    text, _ = cargo(["--lib", "--no-default-features", "--features", "bindgen"], include, warnings="")
+    text, _ = cargo(["--lib", "--no-default-features", "--features", "bindgen"], include)
     if text is None:
         sys.exit("no bindings were made")
     lock = (ROOT / "Cargo.lock").read_text()

@@ -45,6 +45,9 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
+    /// The prefill runner's own.
+    #[error(transparent)]
+    Prefill(#[from] crate::prefill::PrefillError),
     /// The forward's or a break's own error.
     #[error("{0}")]
     User(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -164,6 +167,12 @@ pub enum Error {
     /// A replay of a pool from inside a break of a replay or recording of the same pool.
     #[error("a replay can't run inside a break of a replay or recording that uses the same pool: its memory is in use")]
     PoolBusy,
+    /// A pool's memory was to be given back while something refers to it.
+    #[error("{users} captures, or views of what they write, refer to the pool's memory: drop them first")]
+    PoolInUse {
+        /// How many.
+        users: usize,
+    },
     /// An operation that only makes sense inside a recording, an eager forward or a replay.
     #[error("no forward is running on this thread: call this inside `BreakableCapture::record`, `eager` or a break")]
     NoForward,
@@ -336,6 +345,8 @@ pub struct CaptureError {
     pub source: Box<Error>,
     /// What failed afterwards, in order: never the cause.
     pub notes: Vec<CallError>,
+    /// The capture pool's bytes in use and in all, where the device had too little memory for something else than the pool.
+    pub pool_bytes: Option<(usize, usize)>,
     /// A hint, where one applies.
     pub hint: Option<&'static str>,
 }
@@ -356,6 +367,9 @@ impl fmt::Display for CaptureError {
         }
         for note in &self.notes {
             write!(f, "; then {note}")?;
+        }
+        if let Some((in_use, reserved)) = self.pool_bytes {
+            write!(f, "; the capture pool had {in_use} of {reserved} bytes in use")?;
         }
         match self.hint {
             Some(hint) => write!(f, ". {hint}"),

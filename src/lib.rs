@@ -22,5 +22,6 @@ pub use capture::{
 pub use driver::CaptureMode;
 pub use error::{CaptureError, Error, OutOfMemory, Result};
 pub use pool::{CapturePool, PoolOptions};
+pub use prefill::{PrefillModel, PrefillRunner, RunnerOptions};
 pub use sys::Driver;
 pub use tensor::{DType, StaticInput, Tail, Tensor, scrub_padding_tail, slice_to_real_tokens, weak_ref};

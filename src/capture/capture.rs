@@ -81,6 +81,8 @@ pub struct BreakableCapture<'env> {
     pub(super) program: Program<'env>,
     /// What it was asked to keep; dropped after the program.
     keep: Vec<Owner>,
+    /// Keeps the pool's memory mapped, once there are execs that refer to it.
+    pub(super) mapped: Option<Owner>,
     pub(super) state: State,
     pub(super) options: CaptureOptions,
     pub(super) stream: Stream,
@@ -142,6 +144,7 @@ impl<'env> BreakableCapture<'env> {
         stream.refuse_for_capture()?;
         Ok(BreakableCapture {
             keep: Vec::new(),
+            mapped: None,
             program: Program::default(),
             state: State::New,
             options,
@@ -204,6 +207,11 @@ impl<'env> BreakableCapture<'env> {
     /// Whether its recording failed.
     pub fn is_poisoned(&self) -> bool {
         self.state == State::Poisoned
+    }
+
+    /// A hash of its segments' sizes and its breaks' names and shapes, without addresses: equal for equal forwards on several devices or ranks.
+    pub fn fingerprint(&self) -> u64 {
+        self.program.fingerprint()
     }
 
     /// What it is made of.

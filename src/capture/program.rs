@@ -15,7 +15,7 @@ pub(super) type Operation<'env> =
 /// Something that a replay does.
 pub(super) enum Step<'env> {
     /// Launches a segment that has nodes.
-    Segment { exec: GraphExec, index: usize },
+    Segment { exec: GraphExec, index: usize, nodes: usize },
     /// Runs a break.
     Break(BreakStep<'env>),
 }
@@ -46,6 +46,47 @@ impl Program<'_> {
     /// Segments that have nodes.
     pub(super) fn launches(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step, Step::Segment { .. })).count()
+    }
+}
+
+impl Program<'_> {
+    /// A hash of what a replay does, without addresses: the same for the same forward on another device or rank.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hash = Fnv::default();
+        hash.number(self.segments);
+        for step in &self.steps {
+            match step {
+                Step::Segment { index, nodes, .. } => [1, *index, *nodes].map(|number| hash.number(number)),
+                Step::Break(step) => {
+                    hash.bytes(step.options.name.as_bytes());
+                    for handoff in &step.handoffs {
+                        hash.bytes(handoff.dtype().name().as_bytes());
+                        handoff.shape().iter().for_each(|length| hash.number(*length));
+                    }
+                    [2, step.inputs.len(), step.handoffs.len()].map(|number| hash.number(number))
+                }
+            };
+        }
+        hash.0
+    }
+}
+
+/// FNV-1a, which is the same everywhere.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn bytes(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    }
+
+    fn number(&mut self, number: usize) {
+        self.bytes(&(number as u64).to_le_bytes());
     }
 }
 

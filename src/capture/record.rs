@@ -51,6 +51,8 @@ impl<'env> BreakableCapture<'env> {
         wait_for(&stream, caller, &join)?;
 
         self.state = recording;
+        // Its breaks write the pool's memory, and its segments too if they run.
+        pool.next_replay();
         first_failure::clear();
         pool.start_window();
         let mut session =
@@ -63,6 +65,7 @@ impl<'env> BreakableCapture<'env> {
             Ok(value) => {
                 session.over = true;
                 session.capture.state = recording.end(true);
+                session.capture.mapped = Some(pool.as_kept());
                 Ok(value)
             }
             Err(error) => Err(session.fail(error)),
@@ -114,6 +117,7 @@ impl<'env> Session<'_, 'env> {
     fn fail(mut self, error: Error) -> Error {
         let (segment, operation) = self.recorder.place();
         let first_call = first_failure::get();
+        let pool_bytes = self.recorder.pool.bytes();
         let notes = self.undo();
         let options = &self.capture.options;
         let mut source = error;
@@ -122,6 +126,8 @@ impl<'env> Session<'_, 'env> {
             error.segment = Some(segment);
         }
         let root = source.driver_call();
+        let out_of_memory = first_call.or(root).is_some_and(|call| call.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let pool_bytes = (out_of_memory && !matches!(source, Error::OutOfMemory(_))).then_some(pool_bytes);
         let hint = first_call.or(root).and_then(|call| hint(call.code()));
         Error::Capture(Box::new(CaptureError {
             name: options.name.clone(),
@@ -129,6 +135,7 @@ impl<'env> Session<'_, 'env> {
             segment,
             operation,
             first_call,
+            pool_bytes,
             notes: notes.into_iter().filter(|note| Some(*note) != first_call && Some(*note) != root).collect(),
             source: Box::new(source),
             hint,

@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use crate::pool::{PoolHandle, StreamKey};
 use crate::sys::{CUresult, CallError};
 use crate::tensor::padding::{check_landing, land};
-use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{Place, Tensor};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -69,7 +68,7 @@ impl<'env> Recorder<'env> {
         let mut building = self.building.borrow_mut();
         match ended {
             Ok(None) => {}
-            Ok(Some(exec)) => building.program.steps.push(Step::Segment { exec, index }),
+            Ok(Some((exec, nodes))) => building.program.steps.push(Step::Segment { exec, index, nodes }),
             Err(error) => {
                 building.failed = true;
                 return Err(error);
@@ -79,7 +78,7 @@ impl<'env> Recorder<'env> {
         Ok(())
     }
 
-    fn make_segment(&self, window: Window) -> Result<Option<GraphExec>> {
+    fn make_segment(&self, window: Window) -> Result<Option<(GraphExec, usize)>> {
         let captured = match window.close() {
             Ok(captured) => captured,
             Err(failed) => {
@@ -108,7 +107,7 @@ impl<'env> Recorder<'env> {
             // SAFETY: the recording keeps what the graph refers to, and the pool's memory is live.
             unsafe { exec.launch(&self.stream)? };
         }
-        Ok(Some(exec))
+        Ok(Some((exec, nodes.total())))
     }
 
     /// Runs a break and records it. `into`: where its one result is to land, for `break_here`.
@@ -211,14 +210,7 @@ impl<'env> Recorder<'env> {
         if storage.recording != self.number || tensor.place() == Place::Host {
             return tensor.clone();
         }
-        let unheld = Storage {
-            address: storage.address,
-            bytes: storage.bytes,
-            context: storage.context.clone(),
-            recording: storage.recording,
-            hold: Hold::Nothing(self.pool.as_kept()),
-        };
-        Tensor::of_parts(std::sync::Arc::new(unheld), tensor.offset(), tensor.dtype(), *tensor.layout())
+        tensor.unheld(self.pool.as_kept())
     }
 
     /// Ends the last segment and hands the program over.

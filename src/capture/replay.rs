@@ -34,6 +34,11 @@ pub struct Replayed<'a> {
 }
 
 impl Replayed<'_> {
+    /// Its number in the pool.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether the results are still this replay's.
     ///
     /// # Errors
@@ -78,7 +83,7 @@ impl BreakableCapture<'_> {
         let _frame = ambient::enter(frame);
         for step in &mut self.program.steps {
             match step {
-                Step::Segment { exec, index } => {
+                Step::Segment { exec, index, .. } => {
                     // SAFETY: the program keeps whatever the graph refers to, and its pool; their return waits for what is running.
                     if let Err(error) = unsafe { exec.launch(stream) } {
                         return Err(segment_failed(*index, error));

@@ -11,7 +11,7 @@ use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use super::blocks::StreamKey;
@@ -96,6 +96,19 @@ pub(crate) struct PoolInner {
     limit: Option<usize>,
     turn: Turn,
     replays: AtomicU64,
+    /// [`Mapped`] values there are.
+    mapped: AtomicUsize,
+}
+
+/// Held by whatever refers to the pool's memory without holding a block of it: captures, and views of what they write. Keeps the memory mapped.
+struct Mapped {
+    pool: PoolHandle,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.pool.mapped.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 struct State {
@@ -165,6 +178,7 @@ impl CapturePool {
             limit: options.max_bytes,
             turn,
             replays: AtomicU64::new(0),
+            mapped: AtomicUsize::new(0),
         };
         Ok(CapturePool { inner: Arc::new(inner) })
     }
@@ -195,6 +209,25 @@ impl CapturePool {
             blocks: stats.blocks_in_use,
             temporary,
         })
+    }
+
+    /// Gives the slabs that have no block in use back to the device, after the last replay. Waits for it.
+    ///
+    /// # Errors
+    /// [`Error::PoolInUse`] while captures of the pool, or views of their outputs, exist: they hold addresses and not blocks.
+    /// [`Error::PoolBusy`] from inside a break, [`Error::SynchronizeWhileCapturing`] while a segment is open.
+    pub fn trim(&self) -> Result<()> {
+        if window::is_open() {
+            return Err(Error::SynchronizeWhileCapturing { what: "capture pool" });
+        }
+        self.inner.let_go_of_the_left_behind();
+        let turn = self.inner.take_turn()?;
+        let users = self.inner.mapped.load(Ordering::Acquire);
+        if users > 0 {
+            return Err(Error::PoolInUse { users });
+        }
+        self.inner.shrink_to(0, turn.last_stream().unwrap_or(&self.inner.capture_stream));
+        Ok(())
     }
 
     /// Whether two values are the same pool.
@@ -331,6 +364,12 @@ impl PoolInner {
         self.state().slabs.len()
     }
 
+    /// Bytes in use, and in all.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let stats = self.state().blocks.usage();
+        (stats.in_use, stats.reserved)
+    }
+
     /// Starts the window of a recording, by which the pool decides how to grow.
     pub(crate) fn start_window(&self) {
         self.state().blocks.start_window();
@@ -402,7 +441,8 @@ impl PoolInner {
 
     /// Keeps the pool's memory from being unmapped.
     pub(crate) fn as_kept(self: &Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self.clone()
+        self.mapped.fetch_add(1, Ordering::AcqRel);
+        Arc::new(Mapped { pool: self.clone() })
     }
 }
 

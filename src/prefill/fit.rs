@@ -1,4 +1,5 @@
 //! Fitting a ladder to a measured distribution of batch sizes, by dynamic programming.
+#![deny(unsafe_code)]
 
 /// What a batch costs in a bucket.
 #[derive(Clone, PartialEq, Debug, Default)]

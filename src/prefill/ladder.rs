@@ -1,4 +1,5 @@
 //! The sorted list of buckets.
+#![deny(unsafe_code)]
 
 use super::fit::{Costs, fit};
 

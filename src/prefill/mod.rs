@@ -1,11 +1,38 @@
-//! What an engine calls for its prefill batches. So far the ladder of buckets; it is plain arithmetic and knows no driver.
+//! What an engine calls for its prefill batches: one [`PrefillRunner`] for each model. Every batch either replays a captured bucket or runs eagerly
+//! for a reason that is counted.
 //!
-//! - `ladder`: the buckets, by rule, from a list, or fitted to a distribution of batch sizes.
-//! - `fit`: the fitting.
-#![deny(unsafe_code)]
+//! - `ladder`: the buckets, by rule, from a list, or fitted to a distribution of batch sizes by `fit`. Plain arithmetic.
+//! - `model`: the seam that an engine implements, and its batches. `spec`: what a model takes and gives.
+//! - `inputs`: the static inputs, and how a batch gets into them.
+//! - `runner`: [`PrefillRunner`], and its dispatch. `capturing`: how it captures. `store`: the captures, and which to drop. `results`: a batch's
+//!   outputs.
+//! - `reason`: why a batch runs eagerly. `stats`: how often.
+//! - `ranks`: agreement between several runners.
+//! - `options`, `error`.
 
+mod capturing;
+mod error;
 mod fit;
+mod inputs;
 mod ladder;
+mod model;
+mod options;
+mod ranks;
+mod reason;
+mod results;
+mod runner;
+mod spec;
+mod stats;
+mod store;
 
+pub use error::PrefillError;
 pub use fit::Costs;
 pub use ladder::{Ladder, LadderOptions, LadderReport};
+pub use model::{Batch, Feed, HostFeed, Mode, PrefillModel};
+pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, RunnerOptions};
+pub use ranks::{OneRank, Ranks, RanksError, ThreadRank};
+pub use reason::{Decision, EagerReason, ReasonKind};
+pub use results::Results;
+pub use runner::PrefillRunner;
+pub use spec::{InputSpec, Leading, OutputSpec, Scalar, TailRule};
+pub use stats::RunnerStats;

@@ -24,6 +24,7 @@ mod transfer;
 mod weak;
 
 pub use argument::{Arg, MAX_ARGUMENTS};
+pub(crate) use dtype::bytes_of;
 pub use dtype::{DType, Element};
 pub use layout::{Layout, MAX_RANK};
 pub use owned::{Place, Tensor};

@@ -97,6 +97,14 @@ impl Tensor {
         Tensor { storage, offset, dtype, layout }
     }
 
+    /// A view that does not hold the block of a capture pool that the tensor lies in, only the pool. Other tensors are cloned.
+    pub(crate) fn unheld(&self, keep: Arc<dyn std::any::Any + Send + Sync>) -> Tensor {
+        match self.storage.hold {
+            Hold::Block(_) => Tensor { storage: Arc::new(self.storage.unheld(keep)), ..self.clone() },
+            _ => self.clone(),
+        }
+    }
+
     pub(crate) fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }

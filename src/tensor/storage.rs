@@ -56,6 +56,17 @@ impl Storage {
         }
     }
 
+    /// The same bytes without their block, which may be given back: only the memory is kept from being unmapped.
+    pub(crate) fn unheld(&self, keep: std::sync::Arc<dyn Any + Send + Sync>) -> Storage {
+        Storage {
+            address: self.address,
+            bytes: self.bytes,
+            context: self.context.clone(),
+            recording: self.recording,
+            hold: Hold::Nothing(keep),
+        }
+    }
+
     /// Makes the memory's return wait for the event, where it would happen in the order of some stream.
     pub(crate) fn return_after(&self, event: &Event) -> Result<()> {
         match &self.hold {

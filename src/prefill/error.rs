@@ -1,0 +1,121 @@
+//! What can go wrong in the runner beside what the layers below it report.
+
+use super::ranks::RanksError;
+use crate::tensor::DType;
+
+/// What can go wrong in the runner beside what the layers below it report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrefillError {
+    /// An input with rows was declared without saying what its padded tail holds.
+    #[error(
+        "input {input} has no tail rule: say what its padded rows hold (zero, a value, a dummy slot, or left alone)"
+    )]
+    NoTailRule {
+        /// The input.
+        input: &'static str,
+    },
+    /// A tail rule that does not fit its input.
+    #[error("input {input} ({dtype}): {reason}")]
+    UnfitTail {
+        /// The input.
+        input: &'static str,
+        /// Its element type.
+        dtype: DType,
+        /// Why it does not fit.
+        reason: &'static str,
+    },
+    /// A batch gives another number of inputs than the model declares. Nothing was copied.
+    #[error("the batch gives {got} inputs, the model declares {expected}")]
+    InputCount {
+        /// What the model declares.
+        expected: usize,
+        /// What the batch gives.
+        got: usize,
+    },
+    /// An input is not what the model declares for a batch of these rows. Nothing was copied.
+    #[error("input {input}: a batch of {rows} rows takes {expected}, got {got}: nothing was copied")]
+    Input {
+        /// The input.
+        input: &'static str,
+        /// The batch's rows.
+        rows: usize,
+        /// What would have fit.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// The forward returned another number of outputs than the model declares.
+    #[error("the forward returned {got} outputs, the model declares {expected}")]
+    OutputCount {
+        /// What the model declares.
+        expected: usize,
+        /// What it returned.
+        got: usize,
+    },
+    /// The forward returned something else than the model declares.
+    #[error("output {output}: the model declares {expected}, the forward returned {got}")]
+    Output {
+        /// The output.
+        output: &'static str,
+        /// What was declared.
+        expected: String,
+        /// What was returned.
+        got: String,
+    },
+    /// A bucket that can't be replayed was to be.
+    #[error("bucket {bucket} has no capture: let the runner decide, or capture it first")]
+    NotCaptured {
+        /// The bucket.
+        bucket: usize,
+    },
+    /// A batch does not fit the bucket that it was to be replayed in.
+    #[error("{rows} rows don't fit bucket {bucket}")]
+    Bucket {
+        /// The batch's rows.
+        rows: usize,
+        /// The bucket.
+        bucket: usize,
+    },
+    /// The runner is turned off.
+    #[error("the runner is turned off: turn it on before capturing")]
+    TurnedOff,
+    /// Another rank could not capture the bucket, so this one does not keep its capture either.
+    #[error("another rank could not capture bucket {bucket}, so no rank has it: that rank's error says why")]
+    OtherRankFailed {
+        /// The bucket.
+        bucket: usize,
+    },
+    /// The ranks have recorded different lists of segments and breaks.
+    #[error(
+        "the ranks recorded different segments and breaks for bucket {bucket}: the forward must do the same on every rank"
+    )]
+    RecordingsDiffer {
+        /// The bucket.
+        bucket: usize,
+    },
+    /// One capture alone takes more memory than all may.
+    #[error(
+        "the capture of bucket {bucket} and the pool take {bytes} bytes, more than the {limit} that all captures may take: raise max_bytes, or lower the largest bucket"
+    )]
+    OverBudget {
+        /// The bucket.
+        bucket: usize,
+        /// Bytes of the pool and the capture's execs.
+        bytes: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// The ranks' runners were made with different ladders or options.
+    #[error("the ranks' runners differ: make them with the same ladder and options")]
+    RunnersDiffer,
+    /// The exchange between ranks failed.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
+}
+
+impl From<RanksError> for crate::Error {
+    fn from(error: RanksError) -> crate::Error {
+        PrefillError::Ranks(error).into()
+    }
+}

@@ -1,0 +1,267 @@
+//! The static inputs: one buffer each, large enough for the largest bucket, and pinned staging through which batches and tails reach them without
+//! a wait.
+
+use super::error::PrefillError;
+use super::model::Feed;
+use super::spec::{InputSpec, Leading, Pattern};
+use crate::driver::{
+    Context, Event, PinnedBuffer, Stream, copy_device_to_device, copy_host_to_device, copy_pinned_to_device,
+};
+use crate::error::Result;
+use crate::pool::PoolHandle;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+
+/// Where inputs start in the staging, in bytes.
+const ALIGNMENT: usize = 256;
+/// Batches that can be on their way at once; filling one more waits for the first.
+const SLOTS: usize = 2;
+
+/// A model's declared inputs, checked.
+pub(super) struct Declared {
+    specs: Vec<InputSpec>,
+    tails: Vec<Option<Pattern>>,
+}
+
+/// The buffers.
+pub(super) struct Inputs {
+    tensors: Vec<Tensor>,
+    /// Rows that they have room for.
+    capacity: usize,
+    /// Where each starts in a slot.
+    starts: Vec<usize>,
+    slots: [Slot; SLOTS],
+    next: usize,
+    /// The stream of the last batch, which may still read the buffers.
+    last: Option<Stream>,
+    order: Event,
+}
+
+struct Slot {
+    staging: Arc<PinnedBuffer>,
+    /// After the copies from it.
+    done: Event,
+    used: bool,
+}
+
+impl Declared {
+    pub(super) fn new(specs: Vec<InputSpec>) -> Result<Declared, PrefillError> {
+        let tails = specs.iter().map(InputSpec::tail_element).collect::<Result<_, _>>()?;
+        Ok(Declared { specs, tails })
+    }
+
+    pub(super) fn specs(&self) -> &[InputSpec] {
+        &self.specs
+    }
+
+    /// Whether a batch gives what was declared. Nothing is allocated but for the error.
+    pub(super) fn check(&self, context: &Context, feeds: &[Feed<'_>], rows: usize) -> Result<()> {
+        if feeds.len() != self.specs.len() {
+            return Err(PrefillError::InputCount { expected: self.specs.len(), got: feeds.len() }.into());
+        }
+        for (spec, feed) in self.specs.iter().zip(feeds) {
+            let fits = match feed {
+                Feed::Host(feed) => feed.dtype == spec.dtype && feed.bytes.len() == real_bytes(spec, rows),
+                Feed::Device(tensor) => {
+                    tensor.expect_on(context, "input")?;
+                    let lead = spec.leading == Leading::Rows;
+                    let (leading, rest) = tensor.shape().split_at(usize::from(lead).min(tensor.shape().len()));
+                    tensor.dtype() == spec.dtype
+                        && tensor.layout().is_contiguous()
+                        && rest == spec.shape
+                        && leading == &[rows][..usize::from(lead)]
+                }
+            };
+            if !fits {
+                let got = match feed {
+                    Feed::Host(feed) => format!("{} bytes of {}", feed.bytes.len(), feed.dtype),
+                    Feed::Device(tensor) => format!("{} {}", tensor.dtype(), tensor.layout()),
+                };
+                let expected = format!("{} {:?}, row-major", spec.dtype, spec.shape_of(rows));
+                return Err(PrefillError::Input { input: spec.name, rows, expected, got }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tensors of just the batch's rows, for a batch that has no room in the static ones. The feeds are checked.
+    pub(super) fn temporary(
+        &self,
+        pool: &PoolHandle,
+        stream: &Stream,
+        feeds: &[Feed<'_>],
+        rows: usize,
+    ) -> Result<Vec<Tensor>> {
+        let mut tensors = Vec::with_capacity(self.specs.len());
+        for (spec, feed) in self.specs.iter().zip(feeds) {
+            tensors.push(match feed {
+                Feed::Device(tensor) => (*tensor).clone(),
+                Feed::Host(feed) => {
+                    let tensor = pool.temporary(stream, spec.dtype, &spec.shape_of(rows))?;
+                    // SAFETY: the tensor was made for as many bytes as the checked feed has.
+                    unsafe { copy_host_to_device(tensor.address(), feed.bytes, stream)? };
+                    tensor
+                }
+            });
+        }
+        Ok(tensors)
+    }
+}
+
+impl Inputs {
+    /// Buffers of zeros for `capacity` rows, with staging.
+    pub(super) fn new(declared: &Declared, stream: &Stream, capacity: usize) -> Result<Inputs> {
+        let context = stream.context();
+        let zeros = |spec: &InputSpec| Tensor::zeros(stream, spec.dtype, &spec.shape_of(capacity));
+        let tensors = declared.specs.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let mut starts = Vec::new();
+        let mut bytes = 0_usize;
+        for tensor in &tensors {
+            starts.push(bytes);
+            bytes += tensor.extent_bytes().next_multiple_of(ALIGNMENT);
+        }
+        let slot = || -> Result<Slot> {
+            let staging = Arc::new(PinnedBuffer::new(context, bytes)?);
+            Ok(Slot { staging, done: Event::new(context)?, used: false })
+        };
+        let slots = [slot()?, slot()?];
+        Ok(Inputs {
+            tensors,
+            capacity,
+            starts,
+            slots,
+            next: 0,
+            last: Some(stream.clone()),
+            order: Event::new(context)?,
+        })
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// What a forward of this many rows reads.
+    pub(super) fn for_rows(&self, declared: &Declared, rows: usize) -> Vec<Tensor> {
+        let cut = |(spec, tensor): (&InputSpec, &Tensor)| match spec.leading {
+            Leading::Rows => tensor.leading_rows(rows),
+            Leading::Fixed => tensor.clone(),
+        };
+        declared.specs.iter().zip(&self.tensors).map(cut).collect()
+    }
+
+    /// Writes a batch's real rows, and its tail up to the bucket as declared, in the stream's order and after whatever still reads the buffers. The
+    /// feeds are checked, or absent: then all rows are tail, and fixed inputs are left as they are.
+    pub(super) fn fill(
+        &mut self,
+        declared: &Declared,
+        stream: &Stream,
+        feeds: Option<&[Feed<'_>]>,
+        rows: usize,
+        bucket: usize,
+    ) -> Result<()> {
+        debug_assert!(rows <= bucket && bucket <= self.capacity);
+        if self.last.as_ref() != Some(stream) {
+            if let Some(last) = &self.last {
+                self.order.record(last)?;
+                stream.wait(&self.order)?;
+            }
+            self.last = Some(stream.clone());
+        }
+        let slot = &mut self.slots[self.next];
+        if slot.used {
+            slot.done.synchronize()?;
+            slot.used = false;
+        }
+        let Some(staging) = Arc::get_mut(&mut slot.staging) else {
+            // Nobody else is given the buffer: a segment keeps it only when it is captured, and fills are not.
+            return Err(crate::Error::HostMemoryInSegment);
+        };
+        let memory = staging.as_mut_slice();
+        for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
+            let (real, padded) = extent(spec, feeds.is_some(), rows, bucket);
+            let place = &mut memory[self.starts[at]..][..padded];
+            if let Some(Feed::Host(feed)) = feeds.map(|feeds| &feeds[at]) {
+                place[..real].copy_from_slice(feed.bytes);
+            }
+            if let Some(tail) = tail {
+                tail.repeat(&mut place[real..]);
+            }
+        }
+        let staging = self.slots[self.next].staging.clone();
+        let copied = self.copy(declared, stream, feeds, rows, bucket, &staging);
+        drop(staging);
+        let slot = &mut self.slots[self.next];
+        match copied.and_then(|()| slot.done.record(stream)) {
+            Ok(()) => slot.used = true,
+            Err(error) => {
+                // Copies may be on their way from staging that no event guards. The first error is the one to tell.
+                let _ = stream.settle();
+                return Err(error);
+            }
+        }
+        self.next = (self.next + 1) % SLOTS;
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        declared: &Declared,
+        stream: &Stream,
+        feeds: Option<&[Feed<'_>]>,
+        rows: usize,
+        bucket: usize,
+        staging: &Arc<PinnedBuffer>,
+    ) -> Result<()> {
+        for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
+            let to = self.tensors[at].address();
+            let (real, padded) = extent(spec, feeds.is_some(), rows, bucket);
+            let end = if tail.is_some() { padded } else { real };
+            let begin = match feeds.map(|feeds| &feeds[at]) {
+                Some(Feed::Device(tensor)) => {
+                    if tensor.address() != to {
+                        // SAFETY: the feed was checked to have these bytes, the buffer has room for the bucket.
+                        unsafe { copy_device_to_device(to, tensor.address(), real, stream)? };
+                    }
+                    real
+                }
+                _ => 0,
+            };
+            let start = self.starts[at];
+            // SAFETY: the buffer has room for the bucket; the staging is neither written nor dropped before the event of its slot.
+            unsafe { copy_pinned_to_device(to + begin as u64, staging, start + begin..start + end, stream)? };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inputs {
+    /// Waits for copies that are on their way, as their staging goes.
+    fn drop(&mut self) {
+        if let Some(last) = &self.last
+            && let Err(error) = last.settle()
+        {
+            last.context().report_in_drop("static inputs", &error);
+        }
+    }
+}
+
+/// Bytes of an input in a batch of this many rows.
+fn real_bytes(spec: &InputSpec, rows: usize) -> usize {
+    match spec.leading {
+        Leading::Rows => rows * spec.unit_bytes(),
+        Leading::Fixed => spec.unit_bytes(),
+    }
+}
+
+/// Bytes of the real rows and of the bucket's. Without feeds there are no real rows, and fixed inputs are left as they are.
+fn extent(spec: &InputSpec, fed: bool, rows: usize, bucket: usize) -> (usize, usize) {
+    match (fed, spec.leading) {
+        (true, _) => (real_bytes(spec, rows), real_bytes(spec, bucket)),
+        (false, Leading::Fixed) => (0, 0),
+        (false, Leading::Rows) => (0, real_bytes(spec, bucket)),
+    }
+}

@@ -1,0 +1,171 @@
+//! How a runner is made.
+
+use super::ladder::Ladder;
+use super::ranks::{OneRank, Ranks};
+use crate::driver::CaptureMode;
+use crate::pool::CapturePool;
+use std::fmt;
+use std::time::Duration;
+
+/// Runners are off where this environment variable is set to anything but nothing or `0`.
+pub const OFF_VARIABLE: &str = "BREAKABLE_CUDA_GRAPH_OFF";
+
+/// When buckets are captured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CaptureWhen {
+    /// When [`capture_all`](super::PrefillRunner::capture_all) is called, at start-up.
+    #[default]
+    StartUp,
+    /// Each at its first use: the batch that needs it first waits for it, and gets a valid result.
+    FirstUse,
+    /// One with each call of [`capture_next`](super::PrefillRunner::capture_next), between batches.
+    OnCall,
+}
+
+/// What becomes of the other buckets when a capture fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnFailure {
+    /// All captures are dropped, and every batch runs eagerly.
+    #[default]
+    RunEagerly,
+    /// The others are kept; batches of the bucket that failed run eagerly.
+    KeepOthers,
+}
+
+/// How a runner is made.
+#[non_exhaustive]
+pub struct RunnerOptions {
+    /// The buckets. Empty: the runner is off.
+    pub ladder: Ladder,
+    /// When they are captured.
+    pub when: CaptureWhen,
+    /// Eager runs of a bucket before its capture: what libraries create at first use can't be created in a segment.
+    pub warm_ups: usize,
+    /// The most captures at once; the one least recently used makes room.
+    pub max_captures: Option<usize>,
+    /// The most device memory of the captures, in bytes: the pool's and the execs'. The pool can't grow beyond it, and the captures least recently
+    /// used make room for others' execs.
+    pub max_bytes: Option<usize>,
+    /// The most padded rows over real rows of a batch that is replayed. Off by default.
+    pub padding_limit: Option<f64>,
+    /// What becomes of the other buckets when a capture fails.
+    pub on_failure: OnFailure,
+    /// The pool, to share it with other captures. `None`: one of its own.
+    pub pool: Option<CapturePool>,
+    /// Which calls are forbidden while a segment is open.
+    pub mode: CaptureMode,
+    /// The ranks that must do the same. All make their runner, capture and run batches together.
+    pub ranks: Box<dyn Ranks>,
+}
+
+impl RunnerOptions {
+    /// For these buckets, on one rank.
+    pub fn new(ladder: Ladder) -> RunnerOptions {
+        RunnerOptions {
+            ladder,
+            when: CaptureWhen::default(),
+            warm_ups: 3,
+            max_captures: None,
+            max_bytes: None,
+            padding_limit: None,
+            on_failure: OnFailure::default(),
+            pool: None,
+            mode: CaptureMode::default(),
+            ranks: Box::new(OneRank),
+        }
+    }
+
+    /// With buckets captured then.
+    #[must_use]
+    pub fn when(mut self, when: CaptureWhen) -> Self {
+        self.when = when;
+        self
+    }
+
+    /// With this many eager runs before each capture.
+    #[must_use]
+    pub fn warm_ups(mut self, runs: usize) -> Self {
+        self.warm_ups = runs;
+        self
+    }
+
+    /// With at most this many captures.
+    #[must_use]
+    pub fn max_captures(mut self, captures: usize) -> Self {
+        self.max_captures = Some(captures);
+        self
+    }
+
+    /// With at most this much device memory.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// With at most this much padding, as a part of the real rows.
+    #[must_use]
+    pub fn padding_limit(mut self, ratio: f64) -> Self {
+        self.padding_limit = Some(ratio);
+        self
+    }
+
+    /// With this policy for captures that fail.
+    #[must_use]
+    pub fn on_failure(mut self, policy: OnFailure) -> Self {
+        self.on_failure = policy;
+        self
+    }
+
+    /// On this pool.
+    #[must_use]
+    pub fn pool(mut self, pool: &CapturePool) -> Self {
+        self.pool = Some(pool.clone());
+        self
+    }
+
+    /// As one of these ranks.
+    #[must_use]
+    pub fn ranks(mut self, ranks: impl Ranks + 'static) -> Self {
+        self.ranks = Box::new(ranks);
+        self
+    }
+}
+
+impl fmt::Debug for RunnerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunnerOptions")
+            .field("ladder", &self.ladder)
+            .field("when", &self.when)
+            .field("warm_ups", &self.warm_ups)
+            .field("max_captures", &self.max_captures)
+            .field("max_bytes", &self.max_bytes)
+            .field("padding_limit", &self.padding_limit)
+            .field("on_failure", &self.on_failure)
+            .field("ranks", &self.ranks.size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A capture that was made.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct CaptureProgress {
+    /// The bucket in rows.
+    pub bucket: usize,
+    /// Captures made by this call so far, this one counted in.
+    pub done: usize,
+    /// Captures that this call is to make, as far as the bounds allow.
+    pub of: usize,
+    /// Device memory that the recording and its first replay took, in bytes: growth of the pool, and execs.
+    pub bytes: usize,
+    /// Of these, growth of the pool.
+    pub pool_bytes: usize,
+    /// Warm-ups, capture and smoke replay.
+    pub took: Duration,
+}
+
+/// Whether the environment turns runners off.
+pub(super) fn off_by_environment() -> bool {
+    std::env::var_os(OFF_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
+}

@@ -1,0 +1,99 @@
+//! What the runner has done, in figures.
+
+use super::reason::{EagerReason, ReasonKind};
+use std::time::Duration;
+
+/// What a runner has done since it was made, as plain data.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct RunnerStats {
+    /// Replays of each bucket of the ladder, ascending.
+    pub replays: Vec<(usize, u64)>,
+    /// Batches that ran eagerly, for each reason.
+    pub eager: Vec<(ReasonKind, u64)>,
+    /// Real rows of batches that were replayed, and the rows of their buckets.
+    pub replayed_rows: u64,
+    /// See [`replayed_rows`](RunnerStats::replayed_rows).
+    pub bucket_rows: u64,
+    /// Rows of batches that ran eagerly.
+    pub eager_rows: u64,
+    /// Captures made.
+    pub captured: u64,
+    /// Captures that failed.
+    pub failed: u64,
+    /// Captures dropped to keep to the bounds.
+    pub evicted: u64,
+    /// Captures there are now.
+    pub live: usize,
+    /// Time spent in warm-ups, captures and smoke replays.
+    pub capturing: Duration,
+}
+
+impl RunnerStats {
+    /// Replays of all buckets.
+    pub fn total_replays(&self) -> u64 {
+        self.replays.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Eager batches, for all reasons.
+    pub fn total_eager(&self) -> u64 {
+        self.eager.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Eager batches for one reason.
+    pub fn eager_for(&self, kind: ReasonKind) -> u64 {
+        self.eager.iter().find(|(reason, _)| *reason == kind).map_or(0, |(_, count)| *count)
+    }
+
+    /// Padded rows over real rows, of what was replayed.
+    pub fn padding(&self) -> f64 {
+        if self.replayed_rows == 0 {
+            return 0.0;
+        }
+        (self.bucket_rows - self.replayed_rows) as f64 / self.replayed_rows as f64
+    }
+}
+
+/// Counts, without allocating.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) replays: Vec<u64>,
+    eager: [u64; ReasonKind::ALL.len()],
+    pub(super) totals: RunnerStats,
+}
+
+impl Counters {
+    pub(super) fn new(buckets: usize) -> Counters {
+        Counters { replays: vec![0; buckets], ..Counters::default() }
+    }
+
+    pub(super) fn replayed(&mut self, index: usize, bucket: usize, rows: usize) {
+        if let Some(count) = self.replays.get_mut(index) {
+            *count += 1;
+        }
+        self.totals.replayed_rows += rows as u64;
+        self.totals.bucket_rows += bucket as u64;
+    }
+
+    /// Counts an eager batch. The first of each reason is logged.
+    pub(super) fn eager(&mut self, reason: &EagerReason, rows: usize) {
+        let count = &mut self.eager[reason.kind() as usize];
+        *count += 1;
+        if *count == 1 {
+            match reason {
+                EagerReason::NoRows => log::info!("a batch is not run: {reason}; further ones are counted only"),
+                _ => log::warn!("a batch of {rows} rows runs eagerly: {reason}; further ones are counted only"),
+            }
+        }
+        self.totals.eager_rows += rows as u64;
+    }
+
+    pub(super) fn snapshot(&self, buckets: &[usize], live: usize) -> RunnerStats {
+        RunnerStats {
+            replays: buckets.iter().copied().zip(self.replays.iter().copied()).collect(),
+            eager: ReasonKind::ALL.into_iter().map(|kind| (kind, self.eager[kind as usize])).collect(),
+            live,
+            ..self.totals.clone()
+        }
+    }
+}

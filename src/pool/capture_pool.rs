@@ -211,7 +211,7 @@ impl CapturePool {
         })
     }
 
-    /// Gives the slabs that have no block in use back to the device, after the last replay. Waits for it.
+    /// Gives the slabs that have no block in use, and the memory that temporaries had, back to the device, after the last replay. Waits for it.
     ///
     /// # Errors
     /// [`Error::PoolInUse`] while captures of the pool, or views of their outputs, exist: they hold addresses and not blocks.
@@ -227,7 +227,7 @@ impl CapturePool {
             return Err(Error::PoolInUse { users });
         }
         self.inner.shrink_to(0, turn.last_stream().unwrap_or(&self.inner.capture_stream));
-        Ok(())
+        self.inner.temporaries.trim(0)
     }
 
     /// Whether two values are the same pool.

@@ -10,7 +10,7 @@ use super::spec::check_outputs;
 use super::store::Captured;
 use crate::capture::{BreakableCapture, CaptureExecution, CaptureOptions, active_forward, eager};
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Tensor;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;

@@ -192,6 +192,13 @@ pub(super) struct Exec {
     /// The last task of the latest launch.
     pub(super) last: Option<super::tasks::TaskId>,
     pub(super) context: Handle,
+    /// Device memory that it is charged with.
+    pub(super) bytes: usize,
+}
+
+/// Device memory of an exec: about what was measured, 130 KiB with 8 kernels and 170 KiB with 24.
+pub(super) fn exec_bytes(nodes: &[ExecNode]) -> usize {
+    (112 << 10) + nodes.len() * (5 << 9)
 }
 
 /// Looks for the node that was made from `source`, inside children too.

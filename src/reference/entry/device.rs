@@ -46,10 +46,11 @@ impl State {
         self.modules.retain(|_, module| module.context != context);
         let State { functions, modules, .. } = self;
         functions.retain(|_, function| modules.contains_key(&function.module));
+        let execs = self.execs.values().filter(|exec| exec.context == context).map(|exec| exec.bytes).sum::<usize>();
         self.execs.retain(|_, exec| exec.context != context);
         if let Some(device) = self.contexts.get(&context).map(|context| context.device) {
             let (_, bytes) = self.memory.open_regions(|kind| kind == crate::reference::memory::Kind::Device(context));
-            self.devices[device].used = self.devices[device].used.saturating_sub(bytes);
+            self.devices[device].used = self.devices[device].used.saturating_sub(bytes + execs);
         }
         self.memory.close_context(context);
         self.contexts.remove(&context);

@@ -116,7 +116,9 @@ entries! {
         }
         let handle = crate::reference::handles::new_handle();
         let nodes = state.exec_nodes(graph as usize);
-        state.execs.insert(handle, Exec { nodes, holds_memory: false, last: None, context });
+        let bytes = graph::exec_bytes(&nodes);
+        state.charge(state.device_of(context), bytes)?;
+        state.execs.insert(handle, Exec { nodes, holds_memory: false, last: None, context, bytes });
         params.result_out = CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS;
         // SAFETY: not null, so the caller gives a valid place.
         unsafe { put(exec, as_pointer(handle)) }
@@ -126,7 +128,9 @@ entries! {
         state.exec(exec)?;
         state.unsafe_call()?;
         // Launches that are running have their own copies of what to do.
-        state.execs.remove(&(exec as usize));
+        if let Some(exec) = state.execs.remove(&(exec as usize)) {
+            state.refund(state.device_of(exec.context), exec.bytes);
+        }
         Ok(())
     }
 

@@ -24,7 +24,7 @@ impl State {
         self.devices[device].used = self.devices[device].used.saturating_sub(bytes);
     }
 
-    fn device_of(&self, context: Handle) -> usize {
+    pub(super) fn device_of(&self, context: Handle) -> usize {
         self.contexts.get(&context).map_or(0, |context| context.device)
     }
 

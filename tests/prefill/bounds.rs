@@ -1,0 +1,146 @@
+//! Memory: what a ladder takes, the bounds, and that all of it is given back.
+
+use crate::model::{Owned, Small};
+use crate::support::{Ledger, Rig, driver, for_each_driver};
+use crate::{bits, buckets, run, run_eager, runner};
+use breakable_cuda_graph::Error;
+use breakable_cuda_graph::prefill::{CaptureWhen, PrefillError};
+use breakable_cuda_graph::sys::Call;
+
+/// Handoffs and outputs are the pool's, so that the whole ladder takes what its largest bucket does.
+#[test]
+fn a_ladder_takes_the_memory_of_its_largest_bucket() {
+    let rig = Rig::new(&driver());
+    let model = Small::new(&rig);
+    let rows = 1 << 14;
+    let mut alone = runner(&rig, &model, buckets(&[rows]));
+    alone.capture_all(&rig.stream, |_| {}).expect("captured");
+    let largest = alone.pool().usage().expect("usage");
+    let mut ladder = runner(&rig, &model, buckets(&[rows, rows / 2, rows / 4, rows / 8, 1000, 100, 10]));
+    ladder.capture_all(&rig.stream, |_| {}).expect("captured");
+    let all = ladder.pool().usage().expect("usage");
+    assert!(largest.reserved > 0);
+    assert_eq!((all.reserved, all.peak, all.in_use), (largest.reserved, largest.peak, 0));
+    let owned = Owned::new(&rig.stream, 1, 900);
+    assert_eq!(bits(&run(&rig, &mut ladder, &owned).0), bits(&run_eager(&rig, &mut alone, &owned)));
+}
+
+/// GRX-08.
+#[test]
+fn the_number_of_captures_is_bounded() {
+    let rig = Rig::new(&driver().watched());
+    let model = Small::new(&rig);
+    let sizes: Vec<usize> = (1..=64).collect();
+    let mut runner = runner(&rig, &model, buckets(&sizes).when(CaptureWhen::FirstUse).max_captures(4));
+    let watch = rig.driver.watch().expect("a watched driver");
+    let live = || watch.effects(Call::cuGraphInstantiateWithParams) - watch.effects(Call::cuGraphExecDestroy);
+    let mut used = Vec::new();
+    for batch in 0..200_usize {
+        let rows = batch * 37 % 64 + 1;
+        let owned = Owned::new(&rig.stream, batch as u64, rows);
+        let (got, bucket) = run(&rig, &mut runner, &owned);
+        assert_eq!(bucket, Some(rows));
+        assert_eq!(bits(&got), bits(&run_eager(&rig, &mut runner, &owned)));
+        used.retain(|bucket| *bucket != rows);
+        used.push(rows);
+        let kept = &used[used.len().saturating_sub(4)..];
+        assert!(kept.iter().all(|bucket| runner.is_captured(*bucket)), "the four used last");
+        assert_eq!((runner.stats().live, live()), (kept.len(), 3 * kept.len() as u64));
+    }
+    let stats = runner.stats();
+    assert_eq!((stats.captured, stats.evicted), (200, 196));
+    // At start-up no more are made than may be kept: the largest.
+    let mut at_start = crate::runner(&rig, &model, buckets(&[4, 8, 16, 32]).max_captures(2));
+    at_start.capture_all(&rig.stream, |_| {}).expect("captured");
+    assert_eq!([4, 8, 16, 32].map(|bucket| at_start.is_captured(bucket)), [false, false, true, true]);
+}
+
+#[test]
+fn the_bytes_of_captures_are_bounded() {
+    let rig = Rig::new(&driver());
+    let model = Small::new(&rig);
+    let sizes: Vec<usize> = (1..=48).collect();
+    let mut free = runner(&rig, &model, buckets(&sizes));
+    let mut execs = 0;
+    free.capture_all(&rig.stream, |one| execs += one.bytes - one.pool_bytes).expect("captured");
+    let pool = free.pool().usage().expect("usage").reserved;
+    assert!(execs > 0, "execs take device memory");
+    drop(free);
+    let limit = pool + execs / 2;
+    let mut bounded = runner(&rig, &model, buckets(&sizes).when(CaptureWhen::FirstUse).max_bytes(limit));
+    for rows in (1..=48).rev() {
+        let owned = Owned::new(&rig.stream, 1, rows);
+        assert_eq!(run(&rig, &mut bounded, &owned).1, Some(rows));
+    }
+    let stats = bounded.stats();
+    assert!(stats.evicted > 0 && stats.live < 48 && bounded.is_captured(1), "{stats:?}");
+}
+
+#[test]
+fn out_of_memory_says_bucket_and_counters() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let model = Small::new(&rig);
+        let mut runner = runner(&rig, &model, buckets(&[1 << 17, 16]).warm_ups(0).max_bytes(2 << 20));
+        let error = runner.capture_all(&rig.stream, |_| {}).expect_err("it does not fit");
+        let Error::Capture(capture) = &error else { panic!("{error}") };
+        let Error::OutOfMemory(memory) = &*capture.source else { panic!("{error}") };
+        assert_eq!((memory.bucket, memory.limit), (Some(1 << 17), Some(2 << 20)));
+        assert!(error.to_string().contains("lower the largest bucket"), "{error}");
+        let batch = Owned::new(&rig.stream, 1, 9);
+        assert_eq!(run(&rig, &mut runner, &batch).1, None, "it runs eagerly");
+    });
+}
+
+/// One capture alone is more than all may take: the pool has room, but its execs have not.
+#[test]
+fn a_budget_that_no_capture_fits_is_an_error() {
+    let rig = Rig::new(&driver());
+    let model = Small::new(&rig);
+    let mut free = runner(&rig, &model, buckets(&[64]));
+    free.capture_all(&rig.stream, |_| {}).expect("captured");
+    let pool = free.pool().usage().expect("usage").reserved;
+    drop(free);
+    let mut runner = runner(&rig, &model, buckets(&[64]).max_bytes(pool));
+    let mut bytes = 0;
+    let result = runner.capture_all(&rig.stream, |one| bytes = one.bytes);
+    // Execs of a device come from memory that the driver has set aside, at times.
+    if bytes <= pool && result.is_ok() {
+        assert!(!rig.is_reference());
+        return;
+    }
+    assert!(matches!(result, Err(Error::Prefill(PrefillError::OverBudget { bucket: 64, .. }))), "{result:?}");
+}
+
+#[test]
+fn turning_off_frees_everything() {
+    for_each_driver(|driver| {
+        let driver = driver.watched();
+        let rig = Rig::new(&driver);
+        let model = Small::new(&rig);
+        let owned = Owned::new(&rig.stream, 1, 5);
+        let mut runner = runner(&rig, &model, buckets(&[4, 8, 16]));
+        let _ = run(&rig, &mut runner, &owned);
+        rig.stream.synchronize().expect("done");
+        runner.pool().trim().expect("nothing in use");
+        let (baseline, live) = (Ledger::of(&driver), driver.machine().map(|machine| machine.live()));
+        for _ in 0..3 {
+            runner.turn_on();
+            runner.capture_all(&rig.stream, |_| {}).expect("captured");
+            assert_eq!(run(&rig, &mut runner, &owned).1, Some(8));
+            assert_ne!(Ledger::of(&driver), baseline);
+            runner.turn_off().expect("off");
+            assert_eq!(Ledger::of(&driver), baseline);
+            assert_eq!(driver.machine().map(|machine| machine.live()), live);
+        }
+        // A clone of an output keeps the pool's memory mapped.
+        runner.turn_on();
+        runner.capture_all(&rig.stream, |_| {}).expect("captured");
+        let clone = owned.with(|batch| runner.run(&rig.stream, batch).expect("a batch").tensor(0).expect("an output"));
+        assert!(matches!(runner.turn_off(), Err(Error::PoolInUse { users: 1 })));
+        assert!(clone.read::<f32>(&rig.stream).is_ok(), "undefined, but there");
+        drop(clone);
+        runner.turn_off().expect("off");
+        assert_eq!(Ledger::of(&driver), baseline);
+    });
+}

@@ -1,0 +1,47 @@
+//! The prefill runner (rules 40 to 43): dispatch, captures, ranks, several devices.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod bounds;
+mod devices;
+mod dispatch;
+mod model;
+mod parity;
+mod ranks;
+mod ranks_faults;
+
+use breakable_cuda_graph::PrefillRunner;
+use breakable_cuda_graph::prefill::{Ladder, LadderOptions, RunnerOptions};
+use model::{Owned, Small};
+use support::Rig;
+
+/// Options for these buckets.
+fn buckets(list: &[usize]) -> RunnerOptions {
+    let max = list.iter().copied().max().unwrap_or(0);
+    RunnerOptions::new(Ladder::new(&LadderOptions::new(max).explicit(list))).warm_ups(1)
+}
+
+/// A runner over a small model.
+fn runner<'m>(rig: &Rig, model: &'m Small, options: RunnerOptions) -> PrefillRunner<'m, Small> {
+    PrefillRunner::new(model, &rig.context, options).expect("a runner")
+}
+
+/// A batch's outputs, and the bucket that it was replayed in.
+fn run(rig: &Rig, runner: &mut PrefillRunner<'_, Small>, batch: &Owned) -> (Vec<Vec<f32>>, Option<usize>) {
+    let results = batch.with(|batch| runner.run(&rig.stream, batch)).expect("a batch");
+    let outputs = (0..results.len()).map(|index| results.read(index, &rig.stream).expect("an output")).collect();
+    (outputs, results.bucket())
+}
+
+/// The same without capture.
+fn run_eager(rig: &Rig, runner: &mut PrefillRunner<'_, Small>, batch: &Owned) -> Vec<Vec<f32>> {
+    let results = batch.with(|batch| runner.run_eager(&rig.stream, batch)).expect("a batch");
+    (0..results.len()).map(|index| results.read(index, &rig.stream).expect("an output")).collect()
+}
+
+/// Bits, so that nothing but equality will do.
+fn bits(outputs: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    outputs.iter().map(|output| output.iter().map(|value| value.to_bits()).collect()).collect()
+}

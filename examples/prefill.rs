@@ -71,7 +71,7 @@ impl Model {
 fn run(arguments: &Arguments) -> std::result::Result<bool, Box<dyn std::error::Error>> {
     let (driver, line) = support::driver(arguments.driver)?;
     println!("{line}");
-    let context = support::context(&driver)?;
+    let context = support::context(&driver, 0)?;
     let stream = Stream::new(&context)?;
     let pool = CapturePool::new(&context)?;
     let model = Model::new(Ops::load(&context)?, &stream)?;

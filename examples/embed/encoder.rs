@@ -1,18 +1,18 @@
-//! The encoder: BERT with attention as a live break, captured for one bucket of tokens.
+//! The encoder: BERT with attention as a live break, behind the prefill runner.
 
+use crate::batches::Packed;
 use crate::blas::Blas;
 use crate::error::{EmbedError, Result};
 use crate::model_files::{Config, ModelFiles, Weights};
-use crate::text::Packed;
 use breakable_cuda_graph::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::{Context, Stream};
+use breakable_cuda_graph::prefill::{self, CaptureProgress, Feed, InputSpec, Mode, OutputSpec, TailRule};
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureOptions, CapturePool, DType, Error, ReplayOptions, Scope, Tensor, active_forward,
-    current_stream, eager, empty,
+    DType, Error, PrefillModel, PrefillRunner, RunnerOptions, Scope, Tensor, current_stream, eager, empty,
 };
 
 /// What attention reads live: where each sentence of the batch begins.
-struct Batch {
+pub struct Batch {
     offsets: Tensor,
 }
 
@@ -49,15 +49,12 @@ pub struct Model {
     layers: Vec<Layer>,
 }
 
-/// A model with its stream, pool and static inputs for one bucket.
+/// A model with its runner.
 pub struct Encoder<'m> {
     model: &'m Model,
+    runner: PrefillRunner<'m, Model>,
+    offsets: Tensor,
     stream: Stream,
-    pool: CapturePool,
-    /// Token ids, padded with -1, and places, padded with 0.
-    ids: Tensor,
-    places: Tensor,
-    captured: Option<(BreakableCapture<'m>, Tensor)>,
 }
 
 impl Model {
@@ -96,17 +93,13 @@ impl Model {
         })
     }
 
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// How matrix products are computed.
     pub fn products(&self) -> &str {
         self.blas.as_ref().map_or("the demo kernel", Blas::name)
     }
 
     /// The hidden states `[tokens, hidden]` of padded ids and places.
-    fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, ids: &Tensor, places: &Tensor) -> Result<Tensor, Error> {
+    fn hidden<'m>(&'m self, scope: &Scope<'_, 'm>, ids: &Tensor, places: &Tensor) -> Result<Tensor, Error> {
         let h = self.ops.embed(ids, places, [&self.words, &self.positions, &self.types])?;
         let mut h = self.ops.layer_norm(&h, None, &self.norm.gamma, &self.norm.beta, self.config.epsilon)?;
         for layer in &self.layers {
@@ -158,79 +151,95 @@ impl Model {
     }
 }
 
+impl PrefillModel for Model {
+    type Context = Batch;
+    type Key = ();
+
+    fn inputs(&self) -> Vec<InputSpec> {
+        // An id of -1 embeds as zeros.
+        let ids = InputSpec::rows("ids", DType::I32, &[]).tail(TailRule::DummySlot(-1));
+        vec![ids, InputSpec::rows("places", DType::I32, &[]).tail(TailRule::Zero)]
+    }
+
+    fn outputs(&self) -> Vec<OutputSpec> {
+        vec![OutputSpec::rows("hidden", DType::F32, &[self.config.hidden])]
+    }
+
+    fn key(&self) {}
+
+    fn dummy(&self, stream: &Stream, rows: usize) -> Result<Batch, Error> {
+        // As many sentences as are likely, as attention takes the square of their lengths.
+        let offsets: Vec<i32> = (0..rows).step_by(16).chain([rows]).map(|offset| offset as i32).collect();
+        Ok(Batch { offsets: Tensor::from_slice(stream, &offsets, &[offsets.len()])? })
+    }
+
+    fn mode(&self, _: &Batch) -> Mode<()> {
+        Mode::Eligible(())
+    }
+
+    fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let [ids, places] = inputs else { return Err(Error::NoForward) };
+        Ok(vec![self.hidden(scope, ids, places)?])
+    }
+}
+
+/// How a batch is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// As the runner decides.
+    Runner,
+    /// Eagerly, with no padding.
+    Eager,
+    /// Eagerly, padded to these rows as a replay would be.
+    Padded(usize),
+}
+
 impl<'m> Encoder<'m> {
-    pub fn new(model: &'m Model, context: &Context, bucket: usize) -> Result<Encoder<'m>> {
+    pub fn new(model: &'m Model, context: &Context, options: RunnerOptions) -> Result<Encoder<'m>> {
         let stream = Stream::new(context)?;
-        Ok(Encoder {
-            model,
-            pool: CapturePool::new(context)?,
-            ids: Tensor::empty(context, DType::I32, &[bucket])?,
-            places: Tensor::empty(context, DType::I32, &[bucket])?,
-            stream,
-            captured: None,
-        })
+        let runner = PrefillRunner::new(model, context, options)?;
+        Ok(Encoder { model, runner, offsets: Tensor::empty(context, DType::I32, &[0])?, stream })
     }
 
-    /// Fills the static inputs, and the context that attention reads.
-    fn fill(&self, batch: &Packed) -> Result<Batch> {
-        let padded = |values: &[i32], with: i32| {
-            let mut padded = values.to_vec();
-            padded.resize(self.ids.elements(), with);
-            padded
+    /// Captures all buckets.
+    pub fn capture(&mut self, progress: impl FnMut(&CaptureProgress)) -> Result<()> {
+        Ok(self.runner.capture_all(&self.stream, progress)?)
+    }
+
+    pub fn runner(&self) -> &PrefillRunner<'m, Model> {
+        &self.runner
+    }
+
+    /// One vector of length 1 a sentence, and the bucket that was replayed.
+    pub fn run(&mut self, packed: &Packed, how: How) -> Result<(Vec<Vec<f32>>, Option<usize>)> {
+        let offsets = self.offsets(packed)?;
+        let context = Batch { offsets };
+        let inputs = [Feed::host(&packed.ids), Feed::host(&packed.places)];
+        let batch = prefill::Batch { rows: packed.tokens(), context: &context, inputs: &inputs };
+        let results = match how {
+            How::Runner => self.runner.run(&self.stream, &batch)?,
+            How::Eager => self.runner.run_eager(&self.stream, &batch)?,
+            How::Padded(bucket) => self.runner.run_eager_in(&self.stream, &batch, bucket)?,
         };
-        self.ids.write(&self.stream, &padded(&batch.ids, -1))?;
-        self.places.write(&self.stream, &padded(&batch.places, 0))?;
-        Ok(Batch { offsets: Tensor::from_slice(&self.stream, &batch.offsets, &[batch.offsets.len()])? })
-    }
-
-    /// One vector of length 1 a sentence, without capture.
-    pub fn eager(&self, packed: &Packed) -> Result<Vec<Vec<f32>>> {
-        let batch = self.fill(packed)?;
-        let hidden = active_forward(&batch, || {
-            eager(&self.pool, &self.stream, |scope| self.model.forward(scope, &self.ids, &self.places))
-        })?;
-        self.pooled(&hidden, &batch)
-    }
-
-    /// The same by replaying the capture, which the first call makes.
-    pub fn captured(&mut self, packed: &Packed) -> Result<Vec<Vec<f32>>> {
-        let batch = self.fill(packed)?;
-        if self.captured.is_none() {
-            // Whatever is made at first use is made before the capture.
-            active_forward(&batch, || {
-                eager(&self.pool, &self.stream, |scope| self.model.forward(scope, &self.ids, &self.places))
-            })?;
-            let options = CaptureOptions::default().name("encoder").bucket(self.ids.elements());
-            let mut capture = BreakableCapture::with_options(&self.pool, options)?;
-            let hidden = active_forward(&batch, || {
-                capture.record(&self.stream, |scope| self.model.forward(scope, &self.ids, &self.places))
-            })?;
-            self.captured = Some((capture, hidden));
+        let bucket = results.bucket();
+        if packed.members.is_empty() {
+            return Ok((Vec::new(), bucket));
         }
-        let Some((capture, hidden)) = &mut self.captured else { return Ok(Vec::new()) };
-        let options = ReplayOptions::default().valid_rows(packed.tokens());
-        let _ = active_forward(&batch, || capture.replay_with(&self.stream, options))?;
-        let hidden = hidden.clone();
-        self.pooled(&hidden, &batch)
-    }
-
-    /// What the capture is made of, once there is one.
-    pub fn report(&self) -> Option<String> {
-        let (capture, _) = self.captured.as_ref()?;
-        let (report, usage) = (capture.report(), self.pool.usage().ok()?);
-        Some(format!(
-            "{} segments and breaks, {} launches, {} nodes, {} pool bytes",
-            report.segments,
-            report.launches,
-            report.nodes.total(),
-            usage.reserved
-        ))
-    }
-
-    fn pooled(&self, hidden: &Tensor, batch: &Batch) -> Result<Vec<Vec<f32>>> {
-        let pooled = eager(&self.pool, &self.stream, |_| self.model.ops.mean_pool(hidden, &batch.offsets))?;
+        let (hidden, model) = (results.tensor(0)?, self.model);
+        let pooled = eager(results.pool(), &self.stream, |_| model.ops.mean_pool(&hidden, &context.offsets))?;
         let values: Vec<f32> = pooled.read(&self.stream)?;
-        Ok(values.chunks(self.model.config.hidden).map(<[f32]>::to_vec).collect())
+        Ok((values.chunks(model.config.hidden).map(<[f32]>::to_vec).collect(), bucket))
+    }
+
+    /// The offsets on the device, in memory that batches share. Each batch's results are read before the next one is written.
+    fn offsets(&mut self, packed: &Packed) -> Result<Tensor> {
+        let count = packed.offsets.len();
+        if self.offsets.rows() < count {
+            self.offsets = Tensor::empty(self.stream.context(), DType::I32, &[count.next_power_of_two()])?;
+        }
+        let offsets = self.offsets.leading_rows(count);
+        offsets.write(&self.stream, &packed.offsets)?;
+        Ok(offsets)
     }
 }
 

@@ -23,8 +23,8 @@ pub enum EmbedError {
     Vocabulary { id: u32, vocabulary: usize },
     #[error("there is no text: give at least one line that is not blank")]
     EmptyText,
-    #[error("the text has {tokens} tokens, and the bucket holds {limit}: give less text, or raise --max-tokens")]
-    TooLong { tokens: usize, limit: usize },
+    #[error("{} is not UTF-8 text: byte {at} is wrong", path.display())]
+    NotText { path: PathBuf, at: usize },
     #[error("tokenizing: {0}")]
     Tokenizer(String),
     #[error("{} holds no golden vectors: {reason}", path.display())]
@@ -33,10 +33,14 @@ pub enum EmbedError {
     GoldenText,
     #[error("the embeddings can't be written: {0}")]
     Output(std::io::Error),
+    #[error("{} can't be written: {reason}", path.display())]
+    Unwritable { path: PathBuf, reason: std::io::Error },
     #[error("{} is no cuBLAS that can be used: {reason}", path.display())]
     NoBlas { path: PathBuf, reason: String },
     #[error("cuBLAS: {call} returned status {status}")]
     Blas { call: &'static str, status: i32 },
+    #[error("rank {rank} of {ranks} stopped: {why}")]
+    Rank { rank: usize, ranks: usize, why: String },
     #[error(transparent)]
     Library(#[from] breakable_cuda_graph::Error),
 }

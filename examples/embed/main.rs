@@ -9,13 +9,17 @@
 mod support;
 
 mod args;
+mod batches;
 mod blas;
 mod encoder;
 mod error;
 mod golden;
 mod model_files;
 mod output;
+mod progress;
+mod report;
 mod run;
+mod session;
 mod text;
 
 use clap::Parser;

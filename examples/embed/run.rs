@@ -1,13 +1,16 @@
 //! What the program does with its arguments.
 
-use crate::args::Arguments;
-use crate::blas::Blas;
-use crate::encoder::{Encoder, Model};
+use crate::args::{Arguments, Buckets};
+use crate::batches::{Packed, pack};
 use crate::error::EmbedError;
 use crate::golden::Golden;
 use crate::model_files::ModelFiles;
+use crate::progress::Bars;
+use crate::report::Report;
+use crate::session::{self, Job};
 use crate::{output, support, text};
-use std::io::{Read, Write};
+use breakable_cuda_graph::prefill::{Costs, Ladder, LadderOptions};
+use std::io::Write;
 use std::path::Path;
 
 /// The least cosine with a golden vector that passes.
@@ -32,40 +35,54 @@ fn run(arguments: &Arguments, out: &mut dyn Write, log: &mut dyn Write) -> Resul
     writeln!(log, "{line}")?;
     let golden = arguments.golden.as_deref().map(Golden::read).transpose()?;
     let files = ModelFiles::open(&arguments.model)?;
-    let sentences = match (&arguments.text, &golden) {
-        (Some(path), _) => text::sentences(&read(path)?),
+    let lines = match (&arguments.text, &golden) {
+        (Some(path), _) => text::sentences(&text::read(path)?),
         (None, Some(golden)) => golden.sentences.clone(),
-        (None, None) => text::sentences(&read(Path::new("-"))?),
+        (None, None) => text::sentences(&text::read(Path::new("-"))?),
     };
-    if golden.as_ref().is_some_and(|golden| golden.sentences != sentences) {
+    if golden.as_ref().is_some_and(|golden| golden.sentences != lines) {
         return Err(EmbedError::GoldenText.into());
     }
-    let packed = text::pack(&files.tokenizer()?, sentences, &files.config()?, arguments.max_tokens)?;
+    let config = files.config()?;
+    let sentences = text::tokenize(&files.tokenizer()?, lines, &config)?;
+    let batches = pack(&sentences, arguments.max_tokens as usize);
+    let ladder = ladder(&arguments.buckets, &batches, arguments.max_tokens as usize);
 
-    let context = support::context(&driver)?;
-    let use_blas = !driver.is_reference() && !arguments.no_cublas;
-    let blas = if use_blas { Blas::load(&context)? } else { None };
-    let model = Model::load(&files, &context, blas)?;
+    let bars = Bars::new(sentences.len() as u64 * u64::from(arguments.repeat));
+    let job = Job { arguments, files: &files, batches: &batches, ladder: &ladder, bars: &bars };
+    let outcomes = session::run(&job, &driver);
+    bars.finish();
+    let outcomes = outcomes?;
+    let products = outcomes.first().map_or("", |outcome| &outcome.products);
     writeln!(
         log,
-        "{} sentences, {} tokens in a bucket of {}; {} layers, {} wide; products by {}",
-        packed.sentences.len(),
-        packed.tokens(),
+        "{} sentences in {} batches of at most {} tokens; {} layers, {} wide; products by {products}",
+        sentences.len(),
+        batches.len(),
         arguments.max_tokens,
-        model.config().layers,
-        model.config().hidden,
-        model.products()
+        config.layers,
+        config.hidden,
     )?;
-    let mut encoder = Encoder::new(&model, &context, arguments.max_tokens)?;
-    let vectors = if arguments.eager { encoder.eager(&packed)? } else { encoder.captured(&packed)? };
-    if let Some(report) = encoder.report() {
-        writeln!(log, "captured: {report}")?;
+    if let Some(captured) = outcomes.first().and_then(|outcome| outcome.captured.as_ref()) {
+        writeln!(log, "captured: {captured}")?;
     }
-    output::write(out, &packed, &vectors).map_err(EmbedError::Output)?;
+    let mut vectors = vec![Vec::new(); sentences.len()];
+    for (index, vector) in outcomes.iter().flat_map(|outcome| &outcome.vectors) {
+        vectors[*index].clone_from(vector);
+    }
+    output::write(out, arguments.out.as_deref(), arguments.format, &sentences, &vectors)?;
 
+    let report = Report::new(&batches, &outcomes);
+    if arguments.stats {
+        writeln!(log, "{report}")?;
+    }
+    if let Some(path) = &arguments.stats_json {
+        let written = std::fs::write(path, format!("{:#}\n", report.json()));
+        written.map_err(|reason| EmbedError::Unwritable { path: path.clone(), reason })?;
+    }
     let mut good = true;
     if arguments.compare {
-        let same = bits(&vectors) == bits(&encoder.eager(&packed)?);
+        let same = outcomes.iter().all(|outcome| outcome.equal == Some(true));
         writeln!(log, "captured and eager: {}", if same { "equal bit for bit" } else { "DIFFERENT" })?;
         good &= same;
     }
@@ -80,17 +97,22 @@ fn run(arguments: &Arguments, out: &mut dyn Write, log: &mut dyn Write) -> Resul
     Ok(good)
 }
 
-fn bits(vectors: &[Vec<f32>]) -> Vec<u32> {
-    vectors.iter().flatten().map(|value| value.to_bits()).collect()
-}
-
-fn read(path: &Path) -> Result<String, EmbedError> {
-    let mut text = String::new();
-    let done = if path == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).map(drop)
-    } else {
-        std::fs::read_to_string(path).map(|read| text = read)
-    };
-    done.map_err(|reason| EmbedError::Unreadable { path: path.into(), reason })?;
-    Ok(text)
+/// The ladder for these batches.
+fn ladder(buckets: &Buckets, batches: &[Packed], max: usize) -> Ladder {
+    match buckets {
+        Buckets::Default => Ladder::new(&LadderOptions::new(max)),
+        Buckets::List(list) => {
+            let max = list.iter().copied().max().unwrap_or(max);
+            Ladder::new(&LadderOptions::new(max).explicit(list.as_slice()))
+        }
+        Buckets::Fit(most) => {
+            let mut histogram = vec![0; max + 1];
+            for tokens in batches.iter().map(Packed::tokens).filter(|tokens| *tokens <= max) {
+                histogram[tokens] += 1;
+            }
+            // The largest batch ends it: nothing larger comes.
+            let largest = histogram.iter().rposition(|count| *count > 0).unwrap_or(0);
+            Ladder::fit(&histogram, *most, largest, &Costs::Rows)
+        }
+    }
 }

@@ -36,9 +36,9 @@ pub fn driver(choice: Choice) -> Result<(Driver, String), Box<dyn std::error::Er
     Ok((driver, line))
 }
 
-/// The first device's context.
-pub fn context(driver: &Driver) -> breakable_cuda_graph::Result<Context> {
-    Device::get(driver, 0)?.primary_context()
+/// A device's context.
+pub fn context(driver: &Driver, device: usize) -> breakable_cuda_graph::Result<Context> {
+    Device::get(driver, device)?.primary_context()
 }
 
 fn version(driver: &Driver) -> String {

@@ -1,7 +1,6 @@
 //! How the runner captures: warm-ups, the recording, one smoke replay; on all ranks or on none.
 
 use super::error::PrefillError;
-use super::inputs::Inputs;
 use super::model::{Batch, PrefillModel};
 use super::options::{CaptureProgress, OnFailure};
 use super::ranks::RanksError;
@@ -118,10 +117,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// This rank's part.
     fn make(&mut self, stream: &Stream, bucket: usize, batch: Option<&Batch<'_, M::Context>>) -> Result<Made<'m>> {
         self.context.expect_same(stream.context(), "stream")?;
-        if self.inputs.is_none() {
-            let largest = self.buckets().last().copied().unwrap_or(bucket);
-            self.inputs = Some(Inputs::new(&self.declared, stream, largest)?);
-        }
+        self.make_inputs(stream, bucket)?;
         let dummy;
         let (context, feeds, rows) = match batch {
             Some(batch) => (batch.context, Some(batch.inputs), batch.rows),

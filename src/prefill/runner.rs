@@ -9,7 +9,7 @@ use super::results::Results;
 use super::spec::{OutputSpec, check_outputs};
 use super::stats::{Counters, RunnerStats};
 use super::store::Store;
-use crate::capture::{ReplayOptions, active_forward, eager};
+use crate::capture::{CaptureReport, ReplayOptions, active_forward, eager};
 use crate::driver::{Context, Stream};
 use crate::error::{Error, Result};
 use crate::pool::{CapturePool, PoolOptions};
@@ -69,7 +69,7 @@ impl<M: PrefillModel> fmt::Debug for PrefillRunner<'_, M> {
 }
 
 impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
-    /// A runner for the model on the context. It takes no memory for captures and inputs before the first capture.
+    /// A runner for the model on the context. It takes no memory for captures before the first one, and none for inputs before the first batch.
     ///
     /// # Errors
     /// [`PrefillError::NoTailRule`] and [`PrefillError::UnfitTail`] for what the model declares, [`PrefillError::RunnersDiffer`] and
@@ -127,7 +127,13 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         self.index_of(bucket).is_some_and(|index| self.store.has(index))
     }
 
-    /// The static inputs, with room for the largest bucket: none before the first capture, and after the runner was turned off.
+    /// What this bucket's capture is made of.
+    pub fn report(&self, bucket: usize) -> Option<CaptureReport> {
+        Some(self.store.get(self.index_of(bucket)?)?.capture.report())
+    }
+
+    /// The static inputs, with room for the largest bucket: none before the first batch or capture, and
+    /// after the runner was turned off.
     pub fn inputs(&self) -> &[Tensor] {
         self.inputs.as_ref().map_or(&[], Inputs::tensors)
     }
@@ -238,6 +244,26 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         self.run_eager_checked(stream, batch)
     }
 
+    /// Runs a batch eagerly in this bucket's rows, padded as a replay would be: the same kernels on the same shapes, for comparing a replay with. Breaks'
+    /// handoffs are not scrubbed. Counts nothing.
+    ///
+    /// # Errors
+    /// [`PrefillError::Bucket`] where the batch, or the static inputs, have not these rows, and as for [`run`](PrefillRunner::run).
+    pub fn run_eager_in(
+        &mut self,
+        stream: &Stream,
+        batch: &Batch<'_, M::Context>,
+        bucket: usize,
+    ) -> Result<Results<'_>> {
+        self.check(stream, batch)?;
+        self.make_inputs(stream, bucket)?;
+        let capacity = self.inputs.as_ref().map_or(0, Inputs::capacity);
+        if batch.rows > bucket || bucket > capacity {
+            return Err(PrefillError::Bucket { rows: batch.rows, bucket }.into());
+        }
+        self.eagerly(stream, batch, bucket)
+    }
+
     /// What every rank does with its batch. `sound`: whether this rank's can be run at all.
     fn agree(&mut self, batch: &Batch<'_, M::Context>, sound: bool) -> Decision {
         match self.power {
@@ -322,17 +348,23 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     }
 
     fn run_eager_checked(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<Results<'_>> {
+        self.eagerly(stream, batch, batch.rows)
+    }
+
+    /// Eagerly with the inputs padded to `padded` rows, for which more than the batch's there is room.
+    fn eagerly(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, padded: usize) -> Result<Results<'_>> {
         let (model, rows) = (self.model, batch.rows);
+        self.make_inputs(stream, padded)?;
         let inputs = match &mut self.inputs {
-            Some(inputs) if rows <= inputs.capacity() => {
-                inputs.fill(&self.declared, stream, Some(batch.inputs), rows, rows)?;
-                inputs.for_rows(&self.declared, rows)
+            Some(inputs) if padded <= inputs.capacity() => {
+                inputs.fill(&self.declared, stream, Some(batch.inputs), rows, padded)?;
+                inputs.for_rows(&self.declared, padded)
             }
             _ => self.declared.temporary(self.pool.handle(), stream, batch.inputs, rows)?,
         };
         let outputs =
             active_forward(batch.context, || eager(&self.pool, stream, |scope| model.forward(scope, &inputs)))?;
-        check_outputs(&self.outputs, &outputs, rows)?;
+        check_outputs(&self.outputs, &outputs, padded)?;
         Ok(Results {
             specs: &self.outputs,
             outputs: Cow::Owned(outputs),
@@ -341,6 +373,15 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             pool: &self.pool,
             replay: None,
         })
+    }
+
+    /// Makes the static inputs, unless they are there, these rows don't fit, or the runner is off.
+    pub(super) fn make_inputs(&mut self, stream: &Stream, rows: usize) -> Result<()> {
+        let largest = self.options.ladder.largest().filter(|largest| rows <= *largest && self.power == Power::On);
+        if let (None, Some(largest)) = (&self.inputs, largest) {
+            self.inputs = Some(Inputs::new(&self.declared, stream, largest)?);
+        }
+        Ok(())
     }
 
     fn nothing(&self) -> Results<'_> {

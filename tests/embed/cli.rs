@@ -6,7 +6,7 @@ use crate::error::EmbedError;
 use crate::golden::Golden;
 use crate::made::{TEXT, WORDS, model};
 use crate::model_files::ModelFiles;
-use crate::{expected, packed, run};
+use crate::{expected, packed, run, text};
 use clap::Parser;
 use safetensors::Dtype;
 use std::io::{Error, ErrorKind, Write};
@@ -77,8 +77,8 @@ impl Place {
     /// A golden file with what plain Rust computes, after `change`.
     fn golden(&self, name: &str, change: impl Fn(&mut Vec<serde_json::Value>)) -> String {
         let files = ModelFiles::open(&self.folder).expect("the folder");
-        let batch = packed(&files, TEXT, 32).expect("a batch");
-        let entries = batch.sentences.iter().zip(expected(&files, &batch));
+        let sentences = text::sentences(TEXT);
+        let entries = sentences.iter().zip(expected(&files, &packed(&files, TEXT)));
         let mut vectors: Vec<_> =
             entries.map(|(text, vector)| serde_json::json!({ "text": text, "embedding": vector })).collect();
         change(&mut vectors);
@@ -93,7 +93,7 @@ fn a_sentence_is_a_line_of_json() {
     let done = place.embed(&[]);
     assert_eq!(done.status, 0, "{}", done.log);
     assert!(done.log.starts_with("driver: "), "{}", done.log);
-    assert!(done.log.contains("captured: 5 segments and breaks, 3 launches"), "{}", done.log);
+    assert!(done.log.contains("captured: 2 buckets of 5 segments and breaks, 3 launches"), "{}", done.log);
     let lines: Vec<&str> = done.out.lines().collect();
     assert_eq!(lines.len(), 2);
     assert!(
@@ -157,13 +157,120 @@ fn what_cannot_be_embedded_is_refused_in_a_line() {
     embed(&["--model", "nowhere/at/all"]).refused_with("scripts/fetch_model.py");
     let place = Place::new("refused");
     place.embed(&["--text", "nowhere.txt"]).refused_with("nowhere.txt");
-    place.embed(&["--max-tokens", "22"]).refused_with("the text has 23 tokens, and the bucket holds 22");
-    place.embed(&["--max-tokens", "0"]).refused_with("the bucket holds 0");
-    place.embed(&["--max-tokens", &usize::MAX.to_string()]).refused_with("more elements than fit in memory");
     place.write("text", " \n");
     place.embed(&[]).refused_with("there is no text");
     std::fs::write(place.folder.join("text"), [0xff, b'\n']).expect("written");
-    place.embed(&[]).refused_with("can't be read");
+    place.embed(&[]).refused_with("is not UTF-8 text: byte 0 is wrong");
+    std::fs::write(place.folder.join("text"), b"the pool\n\xc3\n").expect("written");
+    place.embed(&[]).refused_with("is not UTF-8 text: byte 9 is wrong");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    for given in [
+        ["--max-tokens", "0"],
+        ["--max-tokens", "-1"],
+        ["--max-tokens", "18446744073709551615"],
+        ["--buckets", ""],
+        ["--buckets", "0"],
+        ["--buckets", "16,0"],
+        ["--buckets", "16,-1"],
+        ["--buckets", "16;32"],
+        ["--buckets", "fit:0"],
+        ["--buckets", "fit:"],
+        ["--ranks", "0"],
+        ["--repeat", "0"],
+        ["--format", "csv"],
+    ] {
+        let joined = format!("{}={}", given[0], given[1]);
+        let error = Arguments::try_parse_from(["embed", &joined]).map(drop).expect_err("refused");
+        let kinds = [clap::error::ErrorKind::ValueValidation, clap::error::ErrorKind::InvalidValue];
+        assert!(kinds.contains(&error.kind()), "{joined}: {error}");
+    }
+}
+
+#[test]
+fn long_text_is_cut_into_batches() {
+    let place = Place::new("batches");
+    let lines: Vec<String> = (0..60).map(|line| WORDS[4..][..line % 8 + 1].join(" ")).collect();
+    place.write("text", &lines.join("\n"));
+    let json = place.folder.join("stats.json").display().to_string();
+    let whole = place.embed(&["--max-tokens", "512", "--eager"]);
+    assert_eq!(whole.status, 0, "{}", whole.log);
+    for buckets in ["default", "8,16", "fit:3"] {
+        for capture in ["start", "first-use"] {
+            let given = ["--max-tokens", "16", "--buckets", buckets, "--capture", capture, "--compare", "--stats"];
+            let done = place.embed(&[&given[..], &["--stats-json", &json, "--repeat", "2"]].concat());
+            assert_eq!(done.status, 0, "{}", done.log);
+            assert!(done.log.contains("captured and eager: equal bit for bit"), "{}", done.log);
+            assert_eq!(done.out, whole.out, "in the text's order, and the same bits");
+            let stats: serde_json::Value =
+                serde_json::from_str(&std::fs::read_to_string(&json).expect("a file")).expect("JSON");
+            let batches = stats["batches"].as_u64().expect("a number");
+            let replays: u64 =
+                stats["replays"].as_object().expect("pairs").values().filter_map(|count| count.as_u64()).sum();
+            assert_eq!((stats["sentences"].as_u64(), replays), (Some(60), 2 * batches), "{stats}");
+            assert!(stats["eager"].as_object().is_some_and(serde_json::Map::is_empty), "{stats}");
+            assert!(done.log.contains("sentences a second"), "{}", done.log);
+        }
+    }
+}
+
+/// A sentence that no bucket holds runs eagerly, and is counted.
+#[test]
+fn sentences_above_the_largest_bucket_run_eagerly() {
+    let place = Place::new("above");
+    let all = place.embed(&["--eager"]);
+    let done = place.embed(&["--max-tokens", "6", "--stats", "--compare"]);
+    assert_eq!((done.status, &done.out), (0, &all.out), "{}", done.log);
+    assert!(done.log.contains("eager by reason: 1 above_largest"), "{}", done.log);
+    assert!(done.log.contains("replays by bucket: 3 of 6"), "{}", done.log);
+}
+
+#[test]
+fn ranks_share_the_batches() {
+    let place = Place::new("ranks");
+    let lines: Vec<String> = (0..21).map(|line| WORDS[4..][..line % 6 + 1].join(" ")).collect();
+    place.write("text", &lines.join("\n"));
+    let one = place.embed(&["--max-tokens", "16"]);
+    assert_eq!(one.status, 0, "{}", one.log);
+    for ranks in ["2", "3"] {
+        for more in [&["--compare"][..], &["--capture", "first-use"], &["--eager"]] {
+            let done = place.embed(&[&["--max-tokens", "16", "--stats", "--ranks", ranks], more].concat());
+            assert_eq!((done.status, &done.out), (0, &one.out), "{more:?}: {}", done.log);
+        }
+    }
+    place.change("config.json", "heads\":4", "heads\":5");
+    place.embed(&["--ranks", "2"]).refused_with("no such encoder");
+}
+
+#[test]
+fn a_numpy_array_and_a_file() {
+    let place = Place::new("npy");
+    let file = place.folder.join("vectors.npy");
+    let path = file.display().to_string();
+    let lines = place.embed(&[]);
+    let done = place.embed(&["--format", "npy", "--out", &path]);
+    assert_eq!((done.status, done.out.as_str()), (0, ""), "{}", done.log);
+    let bytes = std::fs::read(&file).expect("the file");
+    assert!(bytes.starts_with(b"\x93NUMPY\x01\x00"), "version 1.0");
+    let array = npyz::NpyFile::new(&bytes[..]).expect("an array");
+    assert_eq!(array.shape(), [4, crate::HIDDEN as u64]);
+    let values: Vec<f32> = array.into_vec().expect("f32");
+    let expected: Vec<f32> = lines
+        .out
+        .lines()
+        .flat_map(|line| {
+            let json: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let vector: Vec<f32> = serde_json::from_value(json["embedding"].clone()).expect("numbers");
+            vector
+        })
+        .collect();
+    assert_eq!(values, expected);
+    assert!(!place.folder.join("vectors.npy.partial").exists());
+    place
+        .embed(&["--out", &place.folder.join("no/such/folder").display().to_string()])
+        .refused_with("can't be written");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The example `embed` on a small made model: captured equals eager and agrees with plain Rust, sentences do not see each other, and what is wrong with
 //! files, text and arguments is said. The real model is run by `.ci/run`.
 //!
-//! - `made`: the model. `oracle`: the encoder in plain Rust. `cli`: the program as a user meets it.
+//! - `made`: the model. `oracle`: the encoder in plain Rust. `cli`: the program as a user meets it. `packing`: sentences to batches.
 
 #[path = "../../examples/embed/args.rs"]
 mod args;
+#[path = "../../examples/embed/batches.rs"]
+mod batches;
 #[path = "../../examples/embed/blas.rs"]
 mod blas;
 #[path = "../../examples/embed/encoder.rs"]
@@ -17,8 +19,14 @@ mod golden;
 mod model_files;
 #[path = "../../examples/embed/output.rs"]
 mod output;
+#[path = "../../examples/embed/progress.rs"]
+mod progress;
+#[path = "../../examples/embed/report.rs"]
+mod report;
 #[path = "../../examples/embed/run.rs"]
 mod run;
+#[path = "../../examples/embed/session.rs"]
+mod session;
 #[path = "../../examples/support/mod.rs"]
 mod support;
 #[path = "../support/mod.rs"]
@@ -29,18 +37,43 @@ mod text;
 mod cli;
 mod made;
 mod oracle;
+mod packing;
 
-use encoder::{Encoder, Model};
+use batches::Packed;
+use breakable_cuda_graph::RunnerOptions;
+use breakable_cuda_graph::prefill::{Ladder, LadderOptions};
+use encoder::{Encoder, How, Model};
 use error::EmbedError;
 use made::{HIDDEN, TEXT, model};
 use model_files::ModelFiles;
 use safetensors::Dtype;
 use std::path::PathBuf;
 use testing::{Rig, assert_close};
-use text::{Packed, pack, sentences};
+use text::{Sentence, sentences, tokenize};
 
-fn packed(files: &ModelFiles, text: &str, limit: usize) -> Result<Packed, EmbedError> {
-    pack(&files.tokenizer()?, sentences(text), &files.config()?, limit)
+fn tokens(files: &ModelFiles, text: &str) -> Result<Vec<Sentence>, EmbedError> {
+    tokenize(&files.tokenizer()?, sentences(text), &files.config()?)
+}
+
+/// All sentences as one batch, in the text's order.
+fn packed(files: &ModelFiles, text: &str) -> Packed {
+    let sentences = tokens(files, text).expect("tokens");
+    Packed::of(&sentences, (0..sentences.len()).collect())
+}
+
+/// One bucket of 32 tokens, captured at start-up.
+fn encoder<'m>(model: &'m Model, rig: &Rig) -> Encoder<'m> {
+    let ladder = Ladder::new(&LadderOptions::new(32).explicit([32]));
+    let mut encoder = Encoder::new(model, &rig.context, RunnerOptions::new(ladder)).expect("an encoder");
+    encoder.capture(|_| {}).expect("captured");
+    encoder
+}
+
+/// A batch's vectors, replayed.
+fn captured(encoder: &mut Encoder<'_>, batch: &Packed) -> Vec<Vec<f32>> {
+    let (vectors, bucket) = encoder.run(batch, How::Runner).expect("a batch");
+    assert_eq!(bucket, Some(32));
+    vectors
 }
 
 /// What the oracle makes of each sentence.
@@ -57,15 +90,13 @@ fn expected(files: &ModelFiles, batch: &Packed) -> Vec<Vec<f32>> {
 #[test]
 fn text_is_packed_with_its_offsets() {
     let files = ModelFiles::open(&model("packed", Dtype::F32, |_, _| {})).expect("the folder");
-    let batch = packed(&files, TEXT, 64).expect("a batch");
-    assert_eq!(
-        batch.sentences,
-        ["the graph replays", "a break runs live", "the pool", "live live live live live live"]
-    );
+    let texts: Vec<String> = tokens(&files, TEXT).expect("tokens").into_iter().map(|sentence| sentence.text).collect();
+    assert_eq!(texts, ["the graph replays", "a break runs live", "the pool", "live live live live live live"]);
+    let batch = packed(&files, TEXT);
     assert_eq!(batch.offsets, [0, 5, 11, 15, 23]);
     assert_eq!(batch.ids[..5], [2, 4, 5, 6, 3]);
     assert_eq!(batch.places[5..11], [0, 1, 2, 3, 4, 5]);
-    let longer = packed(&files, "live live live live live live live live unknown", 64).expect("a batch");
+    let longer = packed(&files, "live live live live live live live live unknown");
     assert_eq!(longer.tokens(), 8, "longer ones are cut");
 }
 
@@ -75,25 +106,26 @@ fn captured_equals_eager_for_every_batch_of_the_bucket() {
     testing::for_each_driver(|driver| {
         let rig = Rig::new(driver);
         let model = Model::load(&files, &rig.context, None).expect("the model");
-        let mut encoder = Encoder::new(&model, &rig.context, 32).expect("an encoder");
-        assert!(encoder.report().is_none());
+        let mut encoder = encoder(&model, &rig);
         for text in [TEXT, "the pool", "a break\nthe graph", TEXT] {
-            let batch = packed(&files, text, 32).expect("a batch");
-            let captured = encoder.captured(&batch).expect("captured");
-            let eager = encoder.eager(&batch).expect("eager");
-            assert_eq!(captured, eager, "{text:?}");
-            assert_eq!(captured.len(), batch.sentences.len());
+            let batch = packed(&files, text);
+            let captured = captured(&mut encoder, &batch);
+            for how in [How::Eager, How::Padded(32)] {
+                assert_eq!(captured, encoder.run(&batch, how).expect("eager").0, "{text:?}, {how:?}");
+            }
+            assert_eq!(captured.len(), batch.members.len());
+            let lines = sentences(text);
             for (index, vector) in captured.iter().enumerate() {
                 let length: f32 = vector.iter().map(|value| value * value).sum();
                 assert!((length - 1.0).abs() < 1e-5, "{length}");
                 // Alone it is the same: sentences do not see each other, nor the padding.
-                let alone = packed(&files, &batch.sentences[index], 32).expect("a batch");
-                let alone = encoder.captured(&alone).expect("captured");
+                let alone = self::captured(&mut encoder, &packed(&files, &lines[index]));
                 let cosine = golden::cosine(vector, &alone[0]);
                 assert!(cosine > 0.999_999, "{text:?}, sentence {index}: {cosine}");
             }
         }
-        assert!(encoder.report().is_some_and(|report| report.starts_with("5 segments and breaks, 3 launches")));
+        let report = encoder.runner().report(32).expect("a capture");
+        assert_eq!((report.segments, report.launches), (5, 3));
     });
 }
 
@@ -103,9 +135,8 @@ fn what_the_encoder_computes_is_what_plain_rust_does() {
     for (dtype, name) in [(Dtype::F32, "oracle32"), (Dtype::F16, "oracle16"), (Dtype::BF16, "oraclebf16")] {
         let files = ModelFiles::open(&model(name, dtype, |_, _| {})).expect("the folder");
         let model = Model::load(&files, &rig.context, None).expect("the model");
-        let mut encoder = Encoder::new(&model, &rig.context, 32).expect("an encoder");
-        let batch = packed(&files, TEXT, 32).expect("a batch");
-        let (captured, expected) = (encoder.captured(&batch).expect("captured"), expected(&files, &batch));
+        let batch = packed(&files, TEXT);
+        let (captured, expected) = (captured(&mut encoder(&model, &rig), &batch), expected(&files, &batch));
         for (got, expected) in captured.iter().zip(&expected) {
             assert_close(got, expected, 1e-5);
         }
@@ -119,8 +150,7 @@ fn weights_of_half_the_size_give_nearly_the_same() {
     let vectors = |dtype, name: &str| {
         let files = ModelFiles::open(&model(name, dtype, |_, _| {})).expect("the folder");
         let model = Model::load(&files, &rig.context, None).expect("the model");
-        let mut encoder = Encoder::new(&model, &rig.context, 32).expect("an encoder");
-        encoder.captured(&packed(&files, TEXT, 32).expect("a batch")).expect("captured")
+        captured(&mut encoder(&model, &rig), &packed(&files, TEXT))
     };
     let full = vectors(Dtype::F32, "full");
     for (dtype, name, least) in [(Dtype::F16, "f16", 0.9999), (Dtype::BF16, "bf16", 0.99)] {
@@ -137,11 +167,8 @@ fn weights_of_half_the_size_give_nearly_the_same() {
 fn what_is_wrong_with_text_is_said() {
     let files = ModelFiles::open(&model("text", Dtype::F32, |_, _| {})).expect("the folder");
     for text in ["", "\n \n\t\n"] {
-        assert!(matches!(packed(&files, text, 32), Err(EmbedError::EmptyText)));
+        assert!(matches!(tokens(&files, text), Err(EmbedError::EmptyText)));
     }
-    let error = packed(&files, TEXT, 22).expect_err("one token too many");
-    assert!(matches!(error, EmbedError::TooLong { tokens: 23, limit: 22 }), "{error}");
-    assert!(error.to_string().contains("--max-tokens"));
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn turning_off_frees_everything() {
         let mut runner = runner(&rig, &model, buckets(&[4, 8, 16]));
         let _ = run(&rig, &mut runner, &owned);
         rig.stream.synchronize().expect("done");
-        runner.pool().trim().expect("nothing in use");
+        runner.turn_off().expect("off");
         let (baseline, live) = (Ledger::of(&driver), driver.machine().map(|machine| machine.live()));
         for _ in 0..3 {
             runner.turn_on();

@@ -36,7 +36,8 @@ fn one_rank(rig: &Rig, model: &Small, rank: ThreadRank, after: u64) -> bool {
     let mut runner = runner(rig, model, buckets(&[4, 8]).ranks(rank));
     let expected = run_eager(rig, &mut runner, &owned);
     rig.stream.synchronize().expect("idle");
-    runner.pool().trim().expect("nothing in use");
+    runner.turn_off().expect("off");
+    runner.turn_on();
     let (baseline, live) = (Ledger::of(&rig.driver), rig.driver.machine().map(|machine| machine.live()));
 
     let started = Instant::now();

@@ -2,6 +2,7 @@
 
 use crate::batches::Packed;
 use crate::session::Outcome;
+use breakable_cuda_graph::prefill::CaptureProgress;
 use serde_json::json;
 use std::fmt;
 
@@ -19,6 +20,8 @@ pub struct Report {
     /// Captures at start-up, and in all.
     pub start_up_seconds: f64,
     pub capture_seconds: f64,
+    /// Each capture at start-up, of the first rank.
+    pub captures: Vec<CaptureProgress>,
     /// All batches once: the median of the repetitions, of the slowest rank.
     pub forward_seconds: f64,
 }
@@ -43,6 +46,7 @@ impl Report {
             eager,
             start_up_seconds: most(|outcome| outcome.start_up.as_secs_f64()),
             capture_seconds: most(|outcome| outcome.stats.capturing.as_secs_f64()),
+            captures: outcomes.first().map_or_else(Vec::new, |outcome| outcome.captures.clone()),
             forward_seconds: most(|outcome| {
                 let mut seconds: Vec<f64> = outcome.forward.iter().map(std::time::Duration::as_secs_f64).collect();
                 seconds.sort_by(f64::total_cmp);
@@ -56,6 +60,7 @@ impl Report {
     }
 
     pub fn json(&self) -> serde_json::Value {
+        let capture = |one: &CaptureProgress| json!({ "bucket": one.bucket, "seconds": one.took.as_secs_f64(), "bytes": one.bytes, "pool_bytes": one.pool_bytes });
         json!({
             "sentences": self.sentences,
             "tokens": self.tokens,
@@ -63,6 +68,7 @@ impl Report {
             "padding": self.padding,
             "replays": self.replays.iter().map(|(bucket, count)| (bucket.to_string(), json!(count))).collect::<serde_json::Map<_, _>>(),
             "eager": self.eager.iter().map(|(reason, count)| ((*reason).to_owned(), json!(count))).collect::<serde_json::Map<_, _>>(),
+            "captures": self.captures.iter().map(capture).collect::<Vec<_>>(),
             "start_up_seconds": self.start_up_seconds,
             "capture_seconds": self.capture_seconds,
             "forward_seconds": self.forward_seconds,

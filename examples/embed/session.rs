@@ -8,10 +8,12 @@ use crate::error::{EmbedError, Result};
 use crate::model_files::ModelFiles;
 use crate::progress::Bars;
 use crate::support;
+use breakable_cuda_graph::Driver;
 use breakable_cuda_graph::RunnerOptions;
 use breakable_cuda_graph::driver::{Context, Device};
-use breakable_cuda_graph::prefill::{Ladder, RanksError, RunnerStats, ThreadRank};
-use breakable_cuda_graph::{Driver, prefill::Ranks};
+use breakable_cuda_graph::prefill::{
+    CaptureProgress, Ladder, PrefillError, Ranks, RanksError, RunnerStats, ThreadRank,
+};
 use std::panic::resume_unwind;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,8 +41,9 @@ pub struct Outcome {
     pub equal: Option<bool>,
     /// From the first batch to the last, for each repetition.
     pub forward: Vec<Duration>,
-    /// Captures at start-up.
+    /// Captures at start-up: all of them, and each.
     pub start_up: Duration,
+    pub captures: Vec<CaptureProgress>,
 }
 
 /// Runs the job on as many ranks as are asked for, each on a thread.
@@ -73,7 +76,6 @@ pub fn run(job: &Job<'_>, driver: &Driver) -> Result<Vec<Outcome>> {
 }
 
 fn echoes(error: &breakable_cuda_graph::Error) -> bool {
-    use breakable_cuda_graph::prefill::PrefillError;
     matches!(
         error,
         breakable_cuda_graph::Error::Prefill(
@@ -100,7 +102,11 @@ fn one_rank(job: &Job<'_>, context: &Context, rank: ThreadRank) -> Result<Outcom
     let how = if arguments.eager { How::Eager } else { How::Runner };
     if !arguments.eager && arguments.capture == crate::args::Capture::Start {
         let started = Instant::now();
-        encoder.capture(|progress| job.bars.captured(number, progress))?;
+        let captures = &mut outcome.captures;
+        encoder.capture(|progress| {
+            job.bars.captured(number, progress);
+            captures.push(*progress);
+        })?;
         outcome.start_up = started.elapsed();
     }
     let mut buckets = Vec::new();

@@ -167,6 +167,23 @@ mod tests {
         }
     }
 
+    /// With as many buckets as the rule's ladder has, the fitted one pads less, whatever the distribution.
+    #[test]
+    fn better_than_the_rule() {
+        let rule = crate::prefill::Ladder::new(&crate::prefill::LadderOptions::new(2048));
+        fn bell(x: f64, mean: f64, width: f64) -> f64 {
+            (-0.5 * ((x - mean) / width).powi(2)).exp()
+        }
+        let weights: [fn(f64) -> f64; 3] =
+            [|_| 1.0, |x| bell(x.ln(), 5.3, 1.0) / x * 100.0, |x| bell(x, 128.0, 40.0) + bell(x, 1500.0, 150.0)];
+        for weight in weights {
+            let histogram: Vec<u64> = (0..=2048).map(|x| (1e6 * weight(f64::from(x).max(1.0))) as u64).collect();
+            let fitted = fit(&histogram, rule.buckets().len(), 2048, &Costs::Rows);
+            let [fitted, ruled] = [&fitted[..], rule.buckets()].map(|buckets| total(&histogram, buckets, &Costs::Rows));
+            assert!(fitted < ruled, "{fitted} and {ruled}");
+        }
+    }
+
     #[test]
     fn nothing_to_fit() {
         assert!(fit(&[0, 1], 0, 8, &Costs::Rows).is_empty());

@@ -54,7 +54,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if !arguments.json {
         println!("{line}");
     }
-    let context = support::context(&driver)?;
+    let context = support::context(&driver, 0)?;
     let stream = Stream::new(&context)?;
     let pool = CapturePool::new(&context)?;
     let ops = Ops::load(&context)?;

@@ -149,10 +149,7 @@ fn the_others_go_on_when_a_rank_is_gone() {
             assert_eq!((bits(&got), bucket), (bits(&run_eager(&rig, &mut runner, &owned)), None));
         }
         let why = runner.last_failure();
-        assert!(
-            matches!(why, Some(Error::Prefill(PrefillError::Ranks(RanksError::Gone { rank: 0 | 1 | 2 })))),
-            "{why:?}"
-        );
+        assert!(matches!(why, Some(Error::Prefill(PrefillError::Ranks(RanksError::Gone { .. })))), "{why:?}");
         assert_eq!((runner.stats().live, runner.is_on()), (0, false));
     });
 }

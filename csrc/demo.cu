@@ -78,23 +78,31 @@ BCG_KERNEL demo_linear(const float *x, const float *w, const float *bias, float 
     }
 }
 
-/* y = (x + residual - mean) / sqrt(variance + epsilon) * gamma + beta in each row of [rows, width]. residual may be null. One thread a row. */
+#define DEMO_CHUNK 16
+
+/* y = (x + residual - mean) / sqrt(variance + epsilon) * gamma + beta in each row of [rows, width]. residual may be null; y is neither of them. One
+ * thread for DEMO_CHUNK columns of a row, all of which go over the whole row: that is the price of threads that stand alone. */
 BCG_KERNEL demo_layer_norm(const float *x, const float *residual, const float *gamma, const float *beta, float *y, bcg_u32 rows,
                            bcg_u32 width, float epsilon) {
-    for (bcg_u64 row = bcg_thread(); row < rows; row += bcg_threads()) {
-        const float *from = x + row * width, *more = residual ? residual + row * width : 0;
-        float *to = y + row * width, mean = 0.0f, variance = 0.0f, scale;
-        for (bcg_u32 at = 0; at < width; at++) {
-            float value = more ? from[at] + more[at] : from[at];
-            to[at] = value;
-            mean += value;
-        }
+    bcg_u32 chunks = (width + DEMO_CHUNK - 1) / DEMO_CHUNK;
+    bcg_u64 count = (bcg_u64)rows * chunks;
+    for (bcg_u64 at = bcg_thread(); at < count; at += bcg_threads()) {
+        bcg_u64 row = at / chunks * width;
+        bcg_u32 first = (bcg_u32)(at % chunks) * DEMO_CHUNK, end = width - first < DEMO_CHUNK ? width : first + DEMO_CHUNK;
+        const float *from = x + row, *more = residual ? residual + row : 0;
+        float mean = 0.0f, variance = 0.0f, scale;
+        for (bcg_u32 column = 0; column < width; column++)
+            mean += more ? from[column] + more[column] : from[column];
         mean /= (float)width;
-        for (bcg_u32 at = 0; at < width; at++)
-            variance += (to[at] - mean) * (to[at] - mean);
+        for (bcg_u32 column = 0; column < width; column++) {
+            float value = more ? from[column] + more[column] : from[column];
+            variance += (value - mean) * (value - mean);
+        }
         scale = 1.0f / sqrtf(variance / (float)width + epsilon);
-        for (bcg_u32 at = 0; at < width; at++)
-            to[at] = (to[at] - mean) * scale * gamma[at] + beta[at];
+        for (bcg_u32 column = first; column < end; column++) {
+            float value = more ? from[column] + more[column] : from[column];
+            y[row + column] = (value - mean) * scale * gamma[column] + beta[column];
+        }
     }
 }
 
@@ -103,8 +111,6 @@ BCG_FUNCTION bcg_u32 demo_offset(const int *offsets, bcg_u32 sequence, bcg_u32 t
     int offset = offsets[sequence];
     return offset < 0 ? 0 : (bcg_u32)offset < tokens ? (bcg_u32)offset : tokens;
 }
-
-#define DEMO_CHUNK 16
 
 /* Attention within each of the packed sequences: tokens offsets[s] to before offsets[s + 1] are sequence s, and each attends to all of its own.
  * q, k, v and y are [tokens, heads * width] with rows their strides apart. Tokens past the last sequence are not written. One thread for

@@ -27,9 +27,8 @@ struct Norm {
 }
 
 struct Layer {
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    /// Query, key and value side by side.
+    projections: Linear,
     output: Linear,
     output_norm: Norm,
     widen: Linear,
@@ -69,9 +68,11 @@ impl Model {
                 .map(|layer| {
                     let at = |name: &str| format!("encoder.layer.{layer}.{name}");
                     Ok(Layer {
-                        query: loader.linear(&at("attention.self.query"), hidden, hidden)?,
-                        key: loader.linear(&at("attention.self.key"), hidden, hidden)?,
-                        value: loader.linear(&at("attention.self.value"), hidden, hidden)?,
+                        projections: loader.side_by_side(
+                            &["query", "key", "value"].map(|part| at(&format!("attention.self.{part}"))),
+                            hidden,
+                            hidden,
+                        )?,
                         output: loader.linear(&at("attention.output.dense"), hidden, hidden)?,
                         output_norm: loader.norm(&at("attention.output.LayerNorm"), hidden)?,
                         widen: loader.linear(&at("intermediate.dense"), inner, hidden)?,
@@ -103,7 +104,8 @@ impl Model {
         let h = self.ops.embed(ids, places, [&self.words, &self.positions, &self.types])?;
         let mut h = self.ops.layer_norm(&h, None, &self.norm.gamma, &self.norm.beta, self.config.epsilon)?;
         for layer in &self.layers {
-            let [q, k, v] = [&layer.query, &layer.key, &layer.value].map(|linear| self.linear(&h, linear));
+            let (all, width) = (self.linear(&h, &layer.projections)?, self.config.hidden);
+            let [q, k, v] = [0, 1, 2].map(|part| all.narrow(1, part * width, width));
             let (q, k, v) = (q?, k?, v?);
             let attended = scope.break_point("attention", [&q, &k, &v], move |b| {
                 // The handoff itself from the first replay on: no copy, and the rows past the sentences are zeroed.
@@ -258,6 +260,20 @@ impl Loader<'_> {
         Ok(Linear {
             weight: self.tensor(&format!("{name}.weight"), &[columns, inner])?,
             bias: self.tensor(&format!("{name}.bias"), &[columns])?,
+        })
+    }
+
+    /// One product of several that have the same factor.
+    fn side_by_side(&self, names: &[String], columns: usize, inner: usize) -> Result<Linear> {
+        let (mut weight, mut bias) = (Vec::new(), Vec::new());
+        for name in names {
+            weight.extend(self.weights.get(&format!("{name}.weight"), &[columns, inner])?);
+            bias.extend(self.weights.get(&format!("{name}.bias"), &[columns])?);
+        }
+        let all = names.len() * columns;
+        Ok(Linear {
+            weight: Tensor::from_slice(self.stream, &weight, &[all, inner])?,
+            bias: Tensor::from_slice(self.stream, &bias, &[all])?,
         })
     }
 

@@ -7,8 +7,14 @@ use crate::driver::{LaunchConfig, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::{Arg, DType, Tensor};
 
-/// Columns of a head that one thread computes: `DEMO_CHUNK`.
+/// Columns of a row or a head that one thread computes: `DEMO_CHUNK`.
 const CHUNK: usize = 16;
+
+/// This many threads that each read much, in blocks so small that few rows still spread over the device.
+fn small_blocks(threads: usize) -> LaunchConfig {
+    let blocks = threads.div_ceil(32).min(1 << 20) as u32;
+    LaunchConfig { grid: [blocks, 1, 1], block: [32, 1, 1], shared_bytes: 0 }
+}
 
 impl Ops {
     /// `(x + residual)` with each row normalised, times gamma, plus beta.
@@ -33,8 +39,7 @@ impl Ops {
         }
         let [m, n] = sizes(x, [rows, width])?;
         let arguments = [x.into(), residual, gamma.into(), beta.into(), (&y).into(), m, n, Arg::F32(epsilon)];
-        // One thread a row, in small blocks so that few rows still spread over the device.
-        let config = LaunchConfig { grid: [rows.div_ceil(32) as u32, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+        let config = small_blocks(rows * width.div_ceil(CHUNK));
         // SAFETY: the kernel's parameters, on tensors of the shapes checked above.
         unsafe { self.kernels.layer_norm.launch(&current_stream()?, config, &arguments)? };
         Ok(y)
@@ -73,7 +78,7 @@ impl Ops {
         let arguments = [q.into(), k.into(), v.into(), y.into(), offsets.into(), t, s, h, w, qs, ks, vs, ys];
         let threads = tokens * heads * (all / heads).div_ceil(CHUNK);
         // SAFETY: the kernel's parameters, on tensors of the shapes checked above; it clamps the offsets.
-        unsafe { self.kernels.attention.launch(stream, LaunchConfig::for_elements(threads), &arguments) }
+        unsafe { self.kernels.attention.launch(stream, small_blocks(threads), &arguments) }
     }
 
     /// The sum of word, position and type embeddings (of type 0): `ids` and `places` are i32 `[tokens]`. An id or a place that its table lacks,

@@ -78,31 +78,50 @@ BCG_KERNEL demo_linear(const float *x, const float *w, const float *bias, float 
     }
 }
 
-#define DEMO_CHUNK 16
+/* Columns of a row that a lane keeps in registers between passes; those of wider rows are read again. */
+#define DEMO_KEPT (512 / BCG_LANES)
+
+BCG_FUNCTION float demo_sum_at(const float *x, const float *residual, bcg_u64 at) {
+    return residual ? x[at] + residual[at] : x[at];
+}
 
 /* y = (x + residual - mean) / sqrt(variance + epsilon) * gamma + beta in each row of [rows, width]. residual may be null; y is neither of them. One
- * thread for DEMO_CHUNK columns of a row, all of which go over the whole row: that is the price of threads that stand alone. */
+ * team a row. */
 BCG_KERNEL demo_layer_norm(const float *x, const float *residual, const float *gamma, const float *beta, float *y, bcg_u32 rows,
                            bcg_u32 width, float epsilon) {
-    bcg_u32 chunks = (width + DEMO_CHUNK - 1) / DEMO_CHUNK;
-    bcg_u64 count = (bcg_u64)rows * chunks;
-    for (bcg_u64 at = bcg_thread(); at < count; at += bcg_threads()) {
-        bcg_u64 row = at / chunks * width;
-        bcg_u32 first = (bcg_u32)(at % chunks) * DEMO_CHUNK, end = width - first < DEMO_CHUNK ? width : first + DEMO_CHUNK;
-        const float *from = x + row, *more = residual ? residual + row : 0;
-        float mean = 0.0f, variance = 0.0f, scale;
-        for (bcg_u32 column = 0; column < width; column++)
-            mean += more ? from[column] + more[column] : from[column];
-        mean /= (float)width;
-        for (bcg_u32 column = 0; column < width; column++) {
-            float value = more ? from[column] + more[column] : from[column];
-            variance += (value - mean) * (value - mean);
+    for (bcg_u64 row = bcg_team(); row < rows; row += bcg_teams()) {
+        bcg_u64 from = row * width;
+        float kept[DEMO_KEPT], mean = 0.0f, variance = 0.0f, scale;
+        BCG_UNROLL
+        for (bcg_u32 own = 0; own < DEMO_KEPT; own++) {
+            bcg_u32 column = own * BCG_LANES + bcg_lane();
+            kept[own] = column < width ? demo_sum_at(x, residual, from + column) : 0.0f;
         }
-        scale = 1.0f / sqrtf(variance / (float)width + epsilon);
-        for (bcg_u32 column = first; column < end; column++) {
-            float value = more ? from[column] + more[column] : from[column];
-            y[row + column] = (value - mean) * scale * gamma[column] + beta[column];
+        BCG_UNROLL
+        for (bcg_u32 own = 0; own < DEMO_KEPT; own++)
+            mean += kept[own];
+        for (bcg_u32 column = DEMO_KEPT * BCG_LANES + bcg_lane(); column < width; column += BCG_LANES)
+            mean += demo_sum_at(x, residual, from + column);
+        mean = bcg_sum(mean) / (float)width;
+        BCG_UNROLL
+        for (bcg_u32 own = 0; own < DEMO_KEPT; own++) {
+            kept[own] -= mean;
+            if (own * BCG_LANES + bcg_lane() < width)
+                variance += kept[own] * kept[own];
         }
+        for (bcg_u32 column = DEMO_KEPT * BCG_LANES + bcg_lane(); column < width; column += BCG_LANES) {
+            float value = demo_sum_at(x, residual, from + column) - mean;
+            variance += value * value;
+        }
+        scale = 1.0f / sqrtf(bcg_sum(variance) / (float)width + epsilon);
+        BCG_UNROLL
+        for (bcg_u32 own = 0; own < DEMO_KEPT; own++) {
+            bcg_u32 column = own * BCG_LANES + bcg_lane();
+            if (column < width)
+                y[from + column] = kept[own] * scale * gamma[column] + beta[column];
+        }
+        for (bcg_u32 column = DEMO_KEPT * BCG_LANES + bcg_lane(); column < width; column += BCG_LANES)
+            y[from + column] = (demo_sum_at(x, residual, from + column) - mean) * scale * gamma[column] + beta[column];
     }
 }
 
@@ -112,22 +131,27 @@ BCG_FUNCTION bcg_u32 demo_offset(const int *offsets, bcg_u32 sequence, bcg_u32 t
     return offset < 0 ? 0 : (bcg_u32)offset < tokens ? (bcg_u32)offset : tokens;
 }
 
+/* Columns of a head that a team computes, and how many of them a lane has. */
+#define DEMO_CHUNK 128
+#define DEMO_OWN (DEMO_CHUNK / BCG_LANES)
+
 /* Attention within each of the packed sequences: tokens offsets[s] to before offsets[s + 1] are sequence s, and each attends to all of its own.
- * q, k, v and y are [tokens, heads * width] with rows their strides apart. Tokens past the last sequence are not written. One thread for
- * DEMO_CHUNK columns of a token's head. */
+ * q, k, v and y are [tokens, heads * width] with rows their strides apart. Tokens past the last sequence are not written. One team for
+ * DEMO_CHUNK columns of a token's head: all score as many tokens as there are lanes, each of which keeps one score; then each sums its columns over
+ * those tokens. */
 BCG_KERNEL demo_attention(const float *q, const float *k, const float *v, float *y, const int *offsets, bcg_u32 tokens,
                           bcg_u32 sequences, bcg_u32 heads, bcg_u32 width, bcg_u64 q_stride, bcg_u64 k_stride, bcg_u64 v_stride,
                           bcg_u64 y_stride) {
     bcg_u32 chunks = (width + DEMO_CHUNK - 1) / DEMO_CHUNK, last = demo_offset(offsets, sequences, tokens);
     bcg_u64 count = (bcg_u64)tokens * heads * chunks;
     float scale = 1.0f / sqrtf((float)width);
-    for (bcg_u64 at = bcg_thread(); at < count; at += bcg_threads()) {
+    for (bcg_u64 at = bcg_team(); at < count; at += bcg_teams()) {
         bcg_u32 first = (bcg_u32)(at % chunks) * DEMO_CHUNK, head = (bcg_u32)(at / chunks % heads);
         bcg_u32 token = (bcg_u32)(at / chunks / heads), low = 0, high = sequences;
-        bcg_u32 columns = width - first < DEMO_CHUNK ? width - first : DEMO_CHUNK, end;
+        bcg_u32 columns = width - first < DEMO_CHUNK ? width - first : DEMO_CHUNK, begin, end;
         const float *query = q + token * q_stride + head * width;
         float *to = y + token * y_stride + head * width + first;
-        float sums[DEMO_CHUNK], largest = -3.0e38f, total = 0.0f;
+        float sums[DEMO_OWN], largest = -3.0e38f, total = 0.0f;
         /* The token's sequence is the last that begins at or before it. */
         while (high - low > 1) {
             bcg_u32 middle = (low + high) / 2;
@@ -136,34 +160,52 @@ BCG_KERNEL demo_attention(const float *q, const float *k, const float *v, float 
             else
                 high = middle;
         }
-        if (token >= last || token < demo_offset(offsets, low, tokens))
+        begin = demo_offset(offsets, low, tokens);
+        if (token >= last || token < begin)
             continue;
-        BCG_UNROLL
-        for (bcg_u32 d = 0; d < DEMO_CHUNK; d++)
-            sums[d] = 0.0f;
         end = demo_offset(offsets, low + 1, tokens);
-        for (bcg_u32 other = demo_offset(offsets, low, tokens); other < end; other++) {
-            const float *key = k + other * k_stride + head * width, *value = v + other * v_stride + head * width + first;
-            float score = 0.0f, weight, shrink = 1.0f;
-            for (bcg_u32 d = 0; d < width; d++)
-                score += query[d] * key[d];
-            score *= scale;
-            /* The sums are kept relative to the largest score so far. */
-            if (score > largest) {
-                shrink = expf(largest - score);
-                largest = score;
+        BCG_UNROLL
+        for (bcg_u32 own = 0; own < DEMO_OWN; own++)
+            sums[own] = 0.0f;
+        for (bcg_u32 group = begin; group < end; group += BCG_LANES) {
+            bcg_u32 other = group + bcg_lane(), scored = end - group < BCG_LANES ? end - group : BCG_LANES;
+            const float *key = k + group * k_stride + head * width, *value = v + group * v_stride + head * width + first;
+            float score = largest, most, shrink, weight;
+            BCG_UNROLL_4
+            for (bcg_u32 lane = 0; lane < scored; lane++, key += k_stride) {
+                float product = 0.0f;
+                for (bcg_u32 d = bcg_lane(); d < width; d += BCG_LANES)
+                    product += query[d] * key[d];
+                product = bcg_sum(product) * scale;
+                score = bcg_lane() == lane ? product : score;
             }
-            weight = expf(score - largest);
-            total = total * shrink + weight;
+            /* The sums are kept relative to the largest score so far. A score of NaN is passed over here and comes through in the weights. */
+            most = bcg_largest(score);
+            most = most > largest ? most : largest;
+            shrink = expf(largest - most);
+            weight = other < end ? expf(score - most) : 0.0f;
+            largest = most;
+            total = total * shrink + bcg_sum(weight);
             BCG_UNROLL
-            for (bcg_u32 d = 0; d < DEMO_CHUNK; d++)
-                if (d < columns)
-                    sums[d] = sums[d] * shrink + weight * value[d];
+            for (bcg_u32 own = 0; own < DEMO_OWN; own++)
+                sums[own] *= shrink;
+            BCG_UNROLL_4
+            for (bcg_u32 lane = 0; lane < scored; lane++, value += v_stride) {
+                float share = bcg_from(weight, lane);
+                BCG_UNROLL
+                for (bcg_u32 own = 0; own < DEMO_OWN; own++) {
+                    bcg_u32 column = own * BCG_LANES + bcg_lane();
+                    if (column < columns)
+                        sums[own] += share * value[column];
+                }
+            }
         }
         BCG_UNROLL
-        for (bcg_u32 d = 0; d < DEMO_CHUNK; d++)
-            if (d < columns)
-                to[d] = sums[d] / total;
+        for (bcg_u32 own = 0; own < DEMO_OWN; own++) {
+            bcg_u32 column = own * BCG_LANES + bcg_lane();
+            if (column < columns)
+                to[column] = sums[own] / total;
+        }
     }
 }
 
@@ -194,15 +236,17 @@ BCG_KERNEL demo_mean(const float *x, const int *offsets, float *y, bcg_u32 token
     }
 }
 
-/* y = x scaled to length 1 in each row of [rows, width]; a row of zeros stays one. y is not x. One thread an element. */
+/* y = x scaled to length 1 in each row of [rows, width]; a row of zeros stays one. One team a row. */
 BCG_KERNEL demo_normalize(const float *x, float *y, bcg_u32 rows, bcg_u32 width) {
-    bcg_u64 count = (bcg_u64)rows * width;
-    for (bcg_u64 at = bcg_thread(); at < count; at += bcg_threads()) {
-        const float *from = x + at / width * width;
+    for (bcg_u64 row = bcg_team(); row < rows; row += bcg_teams()) {
+        const float *from = x + row * width;
+        float *to = y + row * width;
         float square = 0.0f;
-        for (bcg_u32 column = 0; column < width; column++)
+        for (bcg_u32 column = bcg_lane(); column < width; column += BCG_LANES)
             square += from[column] * from[column];
-        y[at] = square == 0.0f ? 0.0f : x[at] / sqrtf(square);
+        square = bcg_sum(square);
+        for (bcg_u32 column = bcg_lane(); column < width; column += BCG_LANES)
+            to[column] = square == 0.0f ? 0.0f : from[column] / sqrtf(square);
     }
 }
 

@@ -1,6 +1,7 @@
 /* One source for two compilers. CUDA's compiler makes kernels of the .cu files; the host's C compiler, through host.h, makes functions of them
- * that the reference driver calls. So a kernel is written in the language that both have: no templates, no references, no shared memory and no
- * barriers; each thread stands alone. Expressions are not contracted to fused operations on either side. */
+ * that the reference driver calls, one thread after another. So a kernel is written in the language that both have: no templates, no references, no
+ * shared memory and no barriers; threads stand alone or work in teams, see below. Expressions are not contracted to fused operations on either
+ * side. */
 #ifndef BCG_DEVICE_H
 #define BCG_DEVICE_H
 
@@ -16,6 +17,9 @@ typedef unsigned long long bcg_u64;
 #define BCG_ADDRESS(parameters) (&(parameters))
 #define BCG_UNROLL _Pragma("unroll")
 #define BCG_ROLLED _Pragma("unroll 1")
+/* So that several loads are under way at once. */
+#define BCG_UNROLL_4 _Pragma("unroll 4")
+#define BCG_LANES 32
 #else
 #include "host.h"
 #endif
@@ -28,6 +32,50 @@ BCG_FUNCTION bcg_u64 bcg_thread(void) {
 /* How many threads there are in x. A kernel loops in steps of this, so that any geometry covers all its work. */
 BCG_FUNCTION bcg_u64 bcg_threads(void) {
     return (bcg_u64)gridDim.x * blockDim.x;
+}
+
+/* A team works on one row together: a warp on a device, and on the host one thread, so that a loop over columns in steps of BCG_LANES from
+ * bcg_lane() is right on both. All of a team's threads take the same way through a kernel. Blocks are of whole teams, in x alone. */
+BCG_FUNCTION bcg_u32 bcg_lane(void) {
+    return threadIdx.x % BCG_LANES;
+}
+
+BCG_FUNCTION bcg_u64 bcg_team(void) {
+    return bcg_thread() / BCG_LANES;
+}
+
+BCG_FUNCTION bcg_u64 bcg_teams(void) {
+    return bcg_threads() / BCG_LANES;
+}
+
+/* The value of one of the team's lanes. */
+BCG_FUNCTION float bcg_from(float value, bcg_u32 lane) {
+#ifdef __CUDACC__
+    return __shfl_sync(0xffffffffu, value, (int)lane);
+#else
+    (void)lane;
+    return value;
+#endif
+}
+
+/* The sum over the team, the same bits in each lane, by the same order always. */
+BCG_FUNCTION float bcg_sum(float value) {
+#ifdef __CUDACC__
+    BCG_UNROLL
+    for (int apart = BCG_LANES / 2; apart > 0; apart /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, apart);
+#endif
+    return value;
+}
+
+/* The largest over the team. */
+BCG_FUNCTION float bcg_largest(float value) {
+#ifdef __CUDACC__
+    BCG_UNROLL
+    for (int apart = BCG_LANES / 2; apart > 0; apart /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart));
+#endif
+    return value;
 }
 
 #endif

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes lines of English text for the example `embed`: first sentences of the docstrings of Python's standard library.
+"""Writes lines of English text for the example `embed`: first paragraphs of the docstrings of Python's standard library.
 
-    scripts/sample_text.py [LINES] > text.txt
+    scripts/sample_text.py [LINES [WORDS]] > text.txt
+
+WORDS is the most that a line may have.
 """
 
 import ast
@@ -32,12 +34,14 @@ def sentences():
 
 def main():
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    longest = int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize
     count = 0
     for line in sentences():
         if count == wanted:
             break
-        print(line)
-        count += 1
+        if len(line.split()) <= longest:
+            print(line)
+            count += 1
     if count < wanted:
         sys.exit(f"only {count} sentences were found")
 

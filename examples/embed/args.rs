@@ -64,6 +64,9 @@ pub struct Arguments {
     /// in the file or folder that the variable EMBED_CUBLAS names.
     #[arg(long)]
     pub no_cublas: bool,
+    /// Let cuBLAS round the factors of matrix products to TF32 for the tensor cores: faster, and less exact.
+    #[arg(long, conflicts_with = "no_cublas")]
+    pub tf32: bool,
 }
 
 /// Where buckets come from.

@@ -12,6 +12,7 @@ type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> i32;
 type Destroy = unsafe extern "C" fn(Handle) -> i32;
 type SetStream = unsafe extern "C" fn(Handle, CUstream) -> i32;
+type SetMathMode = unsafe extern "C" fn(Handle, i32) -> i32;
 type SetWorkspace = unsafe extern "C" fn(Handle, *mut c_void, usize) -> i32;
 type Sgemm = unsafe extern "C" fn(
     Handle,
@@ -49,6 +50,7 @@ pub struct Exports {
     destroy: Destroy,
     set_stream: SetStream,
     set_workspace: SetWorkspace,
+    set_math_mode: SetMathMode,
     sgemm: Sgemm,
     name: String,
     /// Loaded for as long as its calls can be made.
@@ -77,6 +79,7 @@ impl Exports {
                 destroy: *library.get::<Destroy>(b"cublasDestroy_v2")?,
                 set_stream: *library.get::<SetStream>(b"cublasSetStream_v2")?,
                 set_workspace: *library.get::<SetWorkspace>(b"cublasSetWorkspace_v2")?,
+                set_math_mode: *library.get::<SetMathMode>(b"cublasSetMathMode")?,
                 sgemm: *library.get::<Sgemm>(b"cublasSgemm_v2")?,
                 name: name.display().to_string(),
                 _library: library,
@@ -99,22 +102,30 @@ unsafe impl Send for Blas {}
 unsafe impl Sync for Blas {}
 
 impl Blas {
-    /// `None` where no cuBLAS is found. One that [`VARIABLE`] names must be usable.
-    pub fn load(context: &Context) -> Result<Option<Blas>> {
+    /// `None` where no cuBLAS is found. One that [`VARIABLE`] names must be usable. With `tf32`, factors are rounded to TF32 for tensor cores.
+    pub fn load(context: &Context, tf32: bool) -> Result<Option<Blas>> {
         let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         let Some(exports) = Exports::find(named.as_deref().map(Path::new))? else { return Ok(None) };
         let workspace = DeviceBuffer::new(context, 32 << 20)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a valid place, with the context current.
         check("cublasCreate", context.with_current(|| unsafe { (exports.create)(&mut handle) })?)?;
-        Ok(Some(Blas { handle, workspace, exports }))
+        let blas = Blas { handle, workspace, exports };
+        if tf32 {
+            const TF32_TENSOR_OP_MATH: i32 = 3;
+            // SAFETY: a live handle, with its context current.
+            let status =
+                context.with_current(|| unsafe { (blas.exports.set_math_mode)(blas.handle, TF32_TENSOR_OP_MATH) })?;
+            check("cublasSetMathMode", status)?;
+        }
+        Ok(Some(blas))
     }
 
     pub fn name(&self) -> &str {
         &self.exports.name
     }
 
-    /// `y[rows, columns] = x[rows, inner] wᵀ`, with `w[columns, inner]`; all contiguous f32. No TF32: the default math mode.
+    /// `y[rows, columns] = x[rows, inner] wᵀ`, with `w[columns, inner]`; all contiguous f32.
     pub fn product(&self, stream: &Stream, x: &Tensor, w: &Tensor, y: &Tensor) -> Result<()> {
         let (rows, inner, columns) = (x.shape()[0] as i32, x.shape()[1] as i32, w.shape()[0] as i32);
         let at = |tensor: &Tensor| tensor.address() as *mut c_void;

@@ -88,7 +88,7 @@ fn one_rank(job: &Job<'_>, context: &Context, rank: ThreadRank) -> Result<Outcom
     let arguments = job.arguments;
     let (number, ranks) = (rank.rank(), rank.size());
     let use_blas = !context.driver().is_reference() && !arguments.no_cublas;
-    let blas = if use_blas { Blas::load(context)? } else { None };
+    let blas = if use_blas { Blas::load(context, arguments.tf32)? } else { None };
     let model = Model::load(job.files, context, blas)?;
     let options = RunnerOptions::new(job.ladder.clone()).when(arguments.capture.into());
     let options = if ranks > 1 { options.ranks(rank) } else { options };

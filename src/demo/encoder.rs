@@ -7,13 +7,12 @@ use crate::driver::{LaunchConfig, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::{Arg, DType, Tensor};
 
-/// Columns of a row or a head that one thread computes: `DEMO_CHUNK`.
-const CHUNK: usize = 16;
+/// Columns of a head that one team of threads computes: `DEMO_CHUNK`.
+const CHUNK: usize = 128;
 
-/// This many threads that each read much, in blocks so small that few rows still spread over the device.
-fn small_blocks(threads: usize) -> LaunchConfig {
-    let blocks = threads.div_ceil(32).min(1 << 20) as u32;
-    LaunchConfig { grid: [blocks, 1, 1], block: [32, 1, 1], shared_bytes: 0 }
+/// Threads for this many teams of a warp each, in blocks so small that few rows still spread over the device.
+fn teams(count: usize) -> LaunchConfig {
+    LaunchConfig { grid: [count.min(1 << 20) as u32, 1, 1], block: [32, 1, 1], shared_bytes: 0 }
 }
 
 impl Ops {
@@ -39,9 +38,8 @@ impl Ops {
         }
         let [m, n] = sizes(x, [rows, width])?;
         let arguments = [x.into(), residual, gamma.into(), beta.into(), (&y).into(), m, n, Arg::F32(epsilon)];
-        let config = small_blocks(rows * width.div_ceil(CHUNK));
         // SAFETY: the kernel's parameters, on tensors of the shapes checked above.
-        unsafe { self.kernels.layer_norm.launch(&current_stream()?, config, &arguments)? };
+        unsafe { self.kernels.layer_norm.launch(&current_stream()?, teams(rows), &arguments)? };
         Ok(y)
     }
 
@@ -76,9 +74,9 @@ impl Ops {
         let [t, s, h, w] = sizes(q, [tokens, sequences, heads, all / heads])?;
         let [qs, ks, vs, ys] = strides;
         let arguments = [q.into(), k.into(), v.into(), y.into(), offsets.into(), t, s, h, w, qs, ks, vs, ys];
-        let threads = tokens * heads * (all / heads).div_ceil(CHUNK);
+        let count = tokens * heads * (all / heads).div_ceil(CHUNK);
         // SAFETY: the kernel's parameters, on tensors of the shapes checked above; it clamps the offsets.
-        unsafe { self.kernels.attention.launch(stream, small_blocks(threads), &arguments) }
+        unsafe { self.kernels.attention.launch(stream, teams(count), &arguments) }
     }
 
     /// The sum of word, position and type embeddings (of type 0): `ids` and `places` are i32 `[tokens]`. An id or a place that its table lacks,
@@ -121,7 +119,10 @@ impl Ops {
         let [t, s, w] = sizes(x, [tokens, sequences, width])?;
         let stream = current_stream()?;
         self.each(&self.kernels.mean, &stream, &mean, &[x.into(), offsets.into(), (&mean).into(), t, s, w])?;
-        self.each(&self.kernels.normalize, &stream, &y, &[(&mean).into(), (&y).into(), s, w])?;
+        if y.elements() > 0 {
+            // SAFETY: the kernel's parameters, on tensors of that shape.
+            unsafe { self.kernels.normalize.launch(&stream, teams(sequences), &[(&mean).into(), (&y).into(), s, w])? };
+        }
         Ok(y)
     }
 }

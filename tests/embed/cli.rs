@@ -195,15 +195,16 @@ fn long_text_is_cut_into_batches() {
     let lines: Vec<String> = (0..60).map(|line| WORDS[4..][..line % 8 + 1].join(" ")).collect();
     place.write("text", &lines.join("\n"));
     let json = place.folder.join("stats.json").display().to_string();
-    let whole = place.embed(&["--max-tokens", "512", "--eager"]);
+    // Batches of other shapes have the same bits with our kernel; cuBLAS has other kernels for other numbers of rows.
+    let whole = place.embed(&["--max-tokens", "512", "--eager", "--no-cublas"]);
     assert_eq!(whole.status, 0, "{}", whole.log);
     for buckets in ["default", "8,16", "fit:3"] {
         for capture in ["start", "first-use"] {
             let given = ["--max-tokens", "16", "--buckets", buckets, "--capture", capture, "--compare", "--stats"];
-            let done = place.embed(&[&given[..], &["--stats-json", &json, "--repeat", "2"]].concat());
+            let done = place.embed(&[&given[..], &["--stats-json", &json, "--repeat", "2", "--no-cublas"]].concat());
             assert_eq!(done.status, 0, "{}", done.log);
             assert!(done.log.contains("captured and eager: equal bit for bit"), "{}", done.log);
-            assert_eq!(done.out, whole.out, "in the text's order, and the same bits");
+            assert!(done.out == whole.out, "in the text's order, and the same bits");
             let stats: serde_json::Value =
                 serde_json::from_str(&std::fs::read_to_string(&json).expect("a file")).expect("JSON");
             let batches = stats["batches"].as_u64().expect("a number");
@@ -220,9 +221,11 @@ fn long_text_is_cut_into_batches() {
 #[test]
 fn sentences_above_the_largest_bucket_run_eagerly() {
     let place = Place::new("above");
-    let all = place.embed(&["--eager"]);
-    let done = place.embed(&["--max-tokens", "6", "--stats", "--compare"]);
-    assert_eq!((done.status, &done.out), (0, &all.out), "{}", done.log);
+    // Batches of other shapes have the same bits with our kernel; cuBLAS has other kernels for other numbers of rows.
+    let all = place.embed(&["--eager", "--no-cublas"]);
+    let done = place.embed(&["--max-tokens", "6", "--stats", "--compare", "--no-cublas"]);
+    assert_eq!(done.status, 0, "{}", done.log);
+    assert!(done.out == all.out, "the same bits");
     assert!(done.log.contains("eager by reason: 1 above_largest"), "{}", done.log);
     assert!(done.log.contains("replays by bucket: 3 of 6"), "{}", done.log);
 }

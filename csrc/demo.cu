@@ -137,8 +137,7 @@ BCG_FUNCTION bcg_u32 demo_offset(const int *offsets, bcg_u32 sequence, bcg_u32 t
 
 /* Attention within each of the packed sequences: tokens offsets[s] to before offsets[s + 1] are sequence s, and each attends to all of its own.
  * q, k, v and y are [tokens, heads * width] with rows their strides apart. Tokens past the last sequence are not written. One team for
- * DEMO_CHUNK columns of a token's head: all score as many tokens as there are lanes, each of which keeps one score; then each sums its columns over
- * those tokens. */
+ * DEMO_CHUNK columns of a token's head: each lane scores a token of its own, then all sum their columns over those tokens. */
 BCG_KERNEL demo_attention(const float *q, const float *k, const float *v, float *y, const int *offsets, bcg_u32 tokens,
                           bcg_u32 sequences, bcg_u32 heads, bcg_u32 width, bcg_u64 q_stride, bcg_u64 k_stride, bcg_u64 v_stride,
                           bcg_u64 y_stride) {
@@ -169,16 +168,12 @@ BCG_KERNEL demo_attention(const float *q, const float *k, const float *v, float 
             sums[own] = 0.0f;
         for (bcg_u32 group = begin; group < end; group += BCG_LANES) {
             bcg_u32 other = group + bcg_lane(), scored = end - group < BCG_LANES ? end - group : BCG_LANES;
-            const float *key = k + group * k_stride + head * width, *value = v + group * v_stride + head * width + first;
-            float score = largest, most, shrink, weight;
-            BCG_UNROLL_4
-            for (bcg_u32 lane = 0; lane < scored; lane++, key += k_stride) {
-                float product = 0.0f;
-                for (bcg_u32 d = bcg_lane(); d < width; d += BCG_LANES)
-                    product += query[d] * key[d];
-                product = bcg_sum(product) * scale;
-                score = bcg_lane() == lane ? product : score;
-            }
+            const float *key = k + other * k_stride + head * width, *value = v + group * v_stride + head * width + first;
+            float score = 0.0f, most, shrink, weight;
+            if (other < end)
+                for (bcg_u32 d = 0; d < width; d++)
+                    score += query[d] * key[d];
+            score = other < end ? score * scale : largest;
             /* The sums are kept relative to the largest score so far. A score of NaN is passed over here and comes through in the weights. */
             most = bcg_largest(score);
             most = most > largest ? most : largest;
@@ -189,7 +184,6 @@ BCG_KERNEL demo_attention(const float *q, const float *k, const float *v, float 
             BCG_UNROLL
             for (bcg_u32 own = 0; own < DEMO_OWN; own++)
                 sums[own] *= shrink;
-            BCG_UNROLL_4
             for (bcg_u32 lane = 0; lane < scored; lane++, value += v_stride) {
                 float share = bcg_from(weight, lane);
                 BCG_UNROLL

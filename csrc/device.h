@@ -17,8 +17,6 @@ typedef unsigned long long bcg_u64;
 #define BCG_ADDRESS(parameters) (&(parameters))
 #define BCG_UNROLL _Pragma("unroll")
 #define BCG_ROLLED _Pragma("unroll 1")
-/* So that several loads are under way at once. */
-#define BCG_UNROLL_4 _Pragma("unroll 4")
 #define BCG_LANES 32
 #else
 #include "host.h"

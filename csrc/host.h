@@ -23,7 +23,6 @@
 #define BCG_ADDRESS(parameters) (parameters)
 #define BCG_UNROLL
 #define BCG_ROLLED
-#define BCG_UNROLL_4
 #define BCG_LANES 1
 
 typedef struct {

@@ -173,6 +173,20 @@ pub enum Error {
         /// How many.
         users: usize,
     },
+    /// A pool's memory is given back: see [`CapturePool::release`](crate::CapturePool::release).
+    #[error("the pool's memory is released: call `CapturePool::restore` first")]
+    PoolReleased,
+    /// A pool's memory is lent: see [`CapturePool::lend`](crate::CapturePool::lend).
+    #[error("the pool's memory is lent: drop the loan and all its tensors first")]
+    PoolLent,
+    /// A pool's memory was to be released that does not lie under reserved addresses.
+    #[error(
+        "this pool can't give its memory back and keep its addresses: make it with `PoolOptions::backing(Backing::ReservedAddresses)`"
+    )]
+    ReleaseUnsupported,
+    /// Memory could not be planned.
+    #[error(transparent)]
+    Plan(#[from] crate::pool::plan::PlanError),
     /// An operation that only makes sense inside a recording, an eager forward or a replay.
     #[error("no forward is running on this thread: call this inside `BreakableCapture::record`, `eager` or a break")]
     NoForward,

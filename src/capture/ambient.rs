@@ -5,11 +5,14 @@ use super::recorder::Recorder;
 use super::scope::Scope;
 use crate::driver::{Stream, window};
 use crate::error::{Error, Result};
+use crate::pool::trace::Role;
+use crate::pool::tracer::Tracer;
 use crate::pool::{CapturePool, PoolHandle, StreamKey};
 use crate::tensor::{DType, Tensor};
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// A forward that runs on this thread.
 pub(super) struct Frame {
@@ -20,19 +23,46 @@ pub(super) struct Frame {
 }
 
 /// What runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone)]
 pub(super) enum Kind {
-    /// A forward without capture, or the breaks of a recording or a replay.
-    Eager,
-    /// A recording.
+    /// A forward without capture, or the breaks of a recording or a replay. In a trace, with what writes it.
+    Eager(Option<Arc<Tracer>>),
+    /// A recording, or a trace of one.
     Recording {
         /// Its number.
         number: u64,
-        /// The key of its stream's blocks.
-        key: StreamKey,
+        /// Where its tensors come from.
+        source: Source,
         /// What records. Valid as long as the frame is on the stack.
         recorder: *const Recorder<'static>,
     },
+}
+
+/// Where a recording's tensors come from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// The pool's blocks of this key.
+    Blocks(StreamKey),
+    /// Ordinary memory, and a trace is written.
+    Traced(Arc<Tracer>),
+}
+
+impl Source {
+    /// A tensor for the recording of this number.
+    pub(super) fn tensor(
+        &self,
+        pool: &PoolHandle,
+        stream: &Stream,
+        number: u64,
+        role: Role,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        match self {
+            Source::Blocks(key) => pool.tensor(*key, number, dtype, shape),
+            Source::Traced(tracer) => pool.traced(tracer, role, number, stream, dtype, shape),
+        }
+    }
 }
 
 /// A published forward context.
@@ -75,7 +105,7 @@ pub(super) fn innermost<R>(look: impl FnOnce(&Frame) -> R) -> Result<R> {
 pub(super) fn recorder() -> Option<*const Recorder<'static>> {
     innermost(|frame| match frame.kind {
         Kind::Recording { recorder, .. } => Some(recorder),
-        Kind::Eager => None,
+        Kind::Eager(_) => None,
     })
     .ok()
     .flatten()
@@ -114,10 +144,13 @@ pub fn current_stream() -> Result<Stream> {
 /// [`Error::NoForward`] where none runs, [`Error::OutOfMemory`], and what the driver returns.
 pub fn empty(dtype: DType, shape: &[usize]) -> Result<Tensor> {
     // Nothing is allocated under the borrow: the pool's errors and drops may look at frames.
-    let (kind, stream, pool) = innermost(|frame| (frame.kind, frame.stream.clone(), frame.pool.clone()))?;
+    let (kind, stream, pool) = innermost(|frame| (frame.kind.clone(), frame.stream.clone(), frame.pool.clone()))?;
     match kind {
-        Kind::Eager => pool.temporary(&stream, dtype, shape),
-        Kind::Recording { number, key, .. } => pool.tensor(key, number, dtype, shape),
+        Kind::Eager(None) => pool.temporary(&stream, dtype, shape),
+        Kind::Eager(Some(tracer)) => pool.traced(&tracer, Role::Scratch, 0, &stream, dtype, shape),
+        Kind::Recording { number, source, .. } => {
+            source.tensor(&pool, &stream, number, Role::Intermediate, dtype, shape)
+        }
     }
 }
 
@@ -132,7 +165,7 @@ pub fn eager<'env, T>(
     forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
 ) -> Result<T> {
     pool.context().expect_same(stream.context(), "stream")?;
-    let frame = Frame { kind: Kind::Eager, stream: stream.clone(), pool: pool.handle().clone() };
+    let frame = Frame { kind: Kind::Eager(None), stream: stream.clone(), pool: pool.handle().clone() };
     let _frame = enter(frame);
     forward(&Scope::eager())
 }

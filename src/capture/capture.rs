@@ -4,7 +4,7 @@ use super::program::{Program, Step};
 use super::state::State;
 use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, NodeCounts, Owner, Stream};
 use crate::error::{Error, Result};
-use crate::pool::CapturePool;
+use crate::pool::{CapturePool, TracePlan};
 use std::fmt;
 
 /// Whether segments run while they are recorded.
@@ -34,6 +34,9 @@ pub struct CaptureOptions {
     pub stream: Option<Stream>,
     /// How segments are instantiated.
     pub instantiate: InstantiateFlags,
+    /// Where its blocks go, in memory that the pool took with [`CapturePool::take_plan`]. A recording that differs from the trace is captured all the
+    /// same, with more memory: see [`CapturePool::last_divergence`].
+    pub plan: Option<TracePlan>,
 }
 
 impl CaptureOptions {
@@ -69,6 +72,13 @@ impl CaptureOptions {
     #[must_use]
     pub fn stream(mut self, stream: &Stream) -> Self {
         self.stream = Some(stream.clone());
+        self
+    }
+
+    /// With blocks at planned places.
+    #[must_use]
+    pub fn plan(mut self, plan: &TracePlan) -> Self {
+        self.plan = Some(plan.clone());
         self
     }
 }

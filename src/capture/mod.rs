@@ -6,6 +6,7 @@
 //! - `program` is the recorded list of steps.
 //! - `recorder` builds it: it ends a segment, runs and records the break, opens the next segment.
 //! - `state` is the capture's life as a state machine.
+//! - `tracing` runs a forward and writes down what a recording would ask of the pool.
 //! - `capture` is [`BreakableCapture`]; `record` and `replay` are its two halves.
 //!
 //! Invariants:
@@ -23,9 +24,11 @@ mod recorder;
 mod replay;
 mod scope;
 mod state;
+mod tracing;
 
 pub use ambient::{active_forward, current_forward_ctx, current_stream, eager, empty, forbid_in_segment, is_capturing};
 pub use breaks::{Break, BreakOptions, Outputs};
 pub use capture::{BreakableCapture, CaptureExecution, CaptureOptions, CaptureReport};
 pub use replay::{ReplayOptions, Replayed};
 pub use scope::{Scope, break_here, break_point};
+pub use tracing::trace;

@@ -1,6 +1,6 @@
 //! Recording: from the forward to the program, and back to nothing when it fails.
 
-use super::ambient::{self, Frame, FrameGuard, Kind};
+use super::ambient::{self, Frame, FrameGuard, Kind, Source};
 use super::capture::BreakableCapture;
 use super::recorder::Recorder;
 use super::scope::Scope;
@@ -11,8 +11,11 @@ use crate::pool::PoolHandle;
 use crate::sys::{CUresult, CallError, first_failure};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers recordings, so that memory taken in one can be told from that of another.
-static NEXT_RECORDING: AtomicU64 = AtomicU64::new(1);
+/// A number that no other recording has, so that memory taken in one can be told from that of another.
+pub(super) fn next_recording() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 impl<'env> BreakableCapture<'env> {
     /// Records a forward. Its operations go to the scope's stream and are recorded as segments; its breaks run now, and again on every replay.
@@ -24,7 +27,8 @@ impl<'env> BreakableCapture<'env> {
     /// loaded kernels) can't be created in a segment.
     ///
     /// # Errors
-    /// [`Error::NestedCapture`], [`Error::AlreadyRecorded`], [`Error::Poisoned`] and [`Error::PoolBusy`] before anything is done.
+    /// [`Error::NestedCapture`], [`Error::AlreadyRecorded`], [`Error::Poisoned`], [`Error::PoolBusy`], [`Error::PoolReleased`] and [`Error::PoolLent`]
+    /// before anything is done.
     /// [`Error::Capture`] with the first cause, segment and operation when the forward, a break or a driver call fails: then the segment is
     /// ended, everything recorded is released, the pool and the thread are as before, the streams can be used, and this capture is poisoned.
     /// The same is done when the forward panics.
@@ -38,10 +42,10 @@ impl<'env> BreakableCapture<'env> {
         let mut turn = pool.take_turn()?;
         let stream = self.stream.clone();
         let recorder = Recorder::new(
-            NEXT_RECORDING.fetch_add(1, Ordering::Relaxed),
+            next_recording(),
             pool.clone(),
             stream.clone(),
-            pool.key_of(&stream)?,
+            Source::Blocks(pool.key_of(&stream)?),
             self.options.mode,
             self.options.execution,
             self.options.instantiate,
@@ -54,7 +58,7 @@ impl<'env> BreakableCapture<'env> {
         // Its breaks write the pool's memory, and its segments too if they run.
         pool.next_replay();
         first_failure::clear();
-        pool.start_window();
+        pool.begin_recording(self.options.plan.as_ref());
         let mut session =
             Session { capture: self, recorder: &recorder, frame: None, slabs: pool.slab_count(), over: false };
         let recorded = session.run(forward).and_then(|value| {
@@ -64,6 +68,7 @@ impl<'env> BreakableCapture<'env> {
         let recorded = match recorded {
             Ok(value) => {
                 session.over = true;
+                pool.end_recording(true);
                 session.capture.state = recording.end(true);
                 session.capture.mapped = Some(pool.as_kept());
                 Ok(value)
@@ -102,7 +107,11 @@ impl<'env> Session<'_, 'env> {
         // The frame holds the recorder's address without its lifetime; it is off the stack before the recorder is gone.
         let address: *const Recorder<'env> = recorder;
         self.frame = Some(ambient::enter(Frame {
-            kind: Kind::Recording { number: recorder.number, key: recorder.key, recorder: address.cast() },
+            kind: Kind::Recording {
+                number: recorder.number,
+                source: recorder.source.clone(),
+                recorder: address.cast(),
+            },
             stream: recorder.stream.clone(),
             pool: recorder.pool.clone(),
         }));
@@ -149,6 +158,7 @@ impl<'env> Session<'_, 'env> {
         self.capture.program = Default::default();
         self.capture.state = State::Poisoned;
         let pool: &PoolHandle = &self.recorder.pool;
+        pool.end_recording(false);
         pool.shrink_to(self.slabs, &self.recorder.stream);
         notes
     }

@@ -1,25 +1,28 @@
 //! Builds the program: ends a segment, runs and records the break, opens the next segment.
 
-use super::ambient::{self, Frame, Kind};
+use super::ambient::{self, Frame, Kind, Source};
 use super::breaks::{Break, BreakOptions, Outputs};
 use super::capture::CaptureExecution;
-use super::program::{BreakStep, Program, Step};
+use super::program::{BreakStep, Operation, Program, Step};
 use crate::driver::window::{Failed, Window};
 use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream};
 use crate::error::{Error, Result};
-use crate::pool::{PoolHandle, StreamKey};
+use crate::pool::PoolHandle;
+use crate::pool::trace::Role;
+use crate::pool::tracer::Tracer;
 use crate::sys::{CUresult, CallError};
 use crate::tensor::padding::{check_landing, land};
 use crate::tensor::{Place, Tensor};
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// A recording under way.
 pub(crate) struct Recorder<'env> {
     pub(super) number: u64,
     pub(super) pool: PoolHandle,
     pub(super) stream: Stream,
-    pub(super) key: StreamKey,
+    pub(super) source: Source,
     pub(super) mode: CaptureMode,
     pub(super) execution: CaptureExecution,
     pub(super) flags: InstantiateFlags,
@@ -32,6 +35,8 @@ struct Building<'env> {
     program: Program<'env>,
     /// The operations of the segment that was ended last.
     operations: usize,
+    /// The operations of a trace's breaks.
+    traced: Vec<Operation<'env>>,
     /// A break or a segment has failed: whatever the forward makes of that, the recording is lost.
     failed: bool,
 }
@@ -41,17 +46,35 @@ impl<'env> Recorder<'env> {
         number: u64,
         pool: PoolHandle,
         stream: Stream,
-        key: StreamKey,
+        source: Source,
         mode: CaptureMode,
         execution: CaptureExecution,
         flags: InstantiateFlags,
     ) -> Self {
-        let building = Building { window: None, program: Program::default(), operations: 0, failed: false };
-        Recorder { number, pool, stream, key, mode, execution, flags, building: RefCell::new(building) }
+        let building =
+            Building { window: None, program: Program::default(), operations: 0, traced: Vec::new(), failed: false };
+        Recorder { number, pool, stream, source, mode, execution, flags, building: RefCell::new(building) }
+    }
+
+    /// Runs a forward as a recording does, without capturing: what it asks of the pool is written down.
+    pub(super) fn tracing(pool: PoolHandle, stream: Stream, number: u64, tracer: Arc<Tracer>) -> Self {
+        let source = Source::Traced(tracer);
+        Recorder::new(number, pool, stream, source, Default::default(), Default::default(), Default::default())
+    }
+
+    /// What writes the trace, if this is one.
+    fn tracer(&self) -> Option<&Arc<Tracer>> {
+        match &self.source {
+            Source::Traced(tracer) => Some(tracer),
+            Source::Blocks(_) => None,
+        }
     }
 
     /// Opens a segment.
     pub(super) fn open_segment(&self) -> Result<()> {
+        if self.tracer().is_some() {
+            return Ok(());
+        }
         let window = Window::open(&self.stream, self.mode, self.number)?;
         self.building.borrow_mut().window = Some(window);
         Ok(())
@@ -59,6 +82,9 @@ impl<'env> Recorder<'env> {
 
     /// Ends the open segment and makes a step of it, unless it has no nodes.
     pub(super) fn end_segment(&self) -> Result<()> {
+        if self.tracer().is_some() {
+            return Ok(());
+        }
         let (window, index) = {
             let mut building = self.building.borrow_mut();
             (building.window.take(), building.program.segments)
@@ -136,7 +162,10 @@ impl<'env> Recorder<'env> {
             }
         };
         let held = |tensor: &Tensor| self.hold(tensor);
-        {
+        if self.tracer().is_some() {
+            // What the operation has taken by move lives as long as a capture would.
+            self.building.borrow_mut().traced.push(Box::new(move |this, visit| operation(this)?.visit(visit)));
+        } else {
             let mut building = self.building.borrow_mut();
             let step = BreakStep {
                 options,
@@ -169,7 +198,8 @@ impl<'env> Recorder<'env> {
         O: Outputs,
         F: FnMut(&Break<'_>) -> Result<O>,
     {
-        let frame = Frame { kind: Kind::Eager, stream: self.stream.clone(), pool: self.pool.clone() };
+        let kind = Kind::Eager(self.tracer().cloned());
+        let frame = Frame { kind, stream: self.stream.clone(), pool: self.pool.clone() };
         let _frame = ambient::enter(frame);
         let handoffs: Vec<Tensor> = into.into_iter().cloned().collect();
         let this = Break {
@@ -188,7 +218,11 @@ impl<'env> Recorder<'env> {
                 Some(_) => return Err(Error::OutputCount { expected: 1, got: index + 1 }),
                 None => {
                     result.device_context("break's result")?;
-                    self.pool.tensor(self.key, self.number, result.dtype(), result.shape())?
+                    let (dtype, shape) = (result.dtype(), result.shape());
+                    let handoff =
+                        self.source.tensor(&self.pool, &self.stream, self.number, Role::Handoff, dtype, shape)?;
+                    handoff.set_name(&options.name);
+                    handoff
                 }
             };
             self.pool.settle()?;

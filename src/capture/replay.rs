@@ -64,7 +64,7 @@ impl BreakableCapture<'_> {
     ///
     /// # Errors
     /// Before anything runs: [`Error::NotRecorded`], [`Error::Poisoned`], [`Error::ReplayWhileRecording`], [`Error::PoolBusy`] from inside a
-    /// break that uses the pool, [`Error::LegacyStream`], [`Error::ContextMismatch`]. [`Error::Break`] when a break fails and
+    /// break that uses the pool, [`Error::PoolReleased`], [`Error::PoolLent`], [`Error::LegacyStream`], [`Error::ContextMismatch`]. [`Error::Break`] when a break fails and
     /// [`Error::Segment`] when a launch does: later steps do not run, the thread's state is restored, and the capture can be replayed again.
     pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
         self.state.replayable()?;
@@ -79,7 +79,7 @@ impl BreakableCapture<'_> {
         let mut turn = pool.take_turn()?;
         turn.order(stream)?;
         let number = pool.next_replay();
-        let frame = Frame { kind: Kind::Eager, stream: stream.clone(), pool: pool.clone() };
+        let frame = Frame { kind: Kind::Eager(None), stream: stream.clone(), pool: pool.clone() };
         let _frame = ambient::enter(frame);
         for step in &mut self.program.steps {
             match step {

@@ -17,6 +17,10 @@ pub(crate) enum Disposal {
     /// Stream-ordered memory; the stream is kept alive by the buffer until this has been carried out.
     OrderedMemory(CUdeviceptr, CUstream),
     Pinned(*mut c_void),
+    /// Memory at reserved addresses, whose handle is let go of already.
+    Mapping(CUdeviceptr, usize),
+    /// Reserved addresses.
+    Addresses(CUdeviceptr, usize),
 }
 
 // SAFETY: the handles are names of driver objects, which may be destroyed from any thread.
@@ -40,6 +44,11 @@ impl Disposal {
                 Disposal::Memory(address) => driver.cuMemFree_v2(address),
                 Disposal::OrderedMemory(address, stream) => driver.cuMemFreeAsync(address, stream),
                 Disposal::Pinned(address) => driver.cuMemFreeHost(address),
+                // No call promises to wait for what still uses it.
+                Disposal::Mapping(address, bytes) => {
+                    driver.cuCtxSynchronize().and_then(|()| driver.cuMemUnmap(address, bytes))
+                }
+                Disposal::Addresses(address, bytes) => driver.cuMemAddressFree(address, bytes),
             }
         }
     }
@@ -56,6 +65,8 @@ impl Disposal {
             Disposal::Memory(_) => "device memory",
             Disposal::OrderedMemory(..) => "stream-ordered memory",
             Disposal::Pinned(_) => "pinned host memory",
+            Disposal::Mapping(..) => "mapped memory",
+            Disposal::Addresses(..) => "range of addresses",
         }
     }
 }

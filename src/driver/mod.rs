@@ -6,6 +6,7 @@
 //! - A handle that is dropped while a capture is open on its context is destroyed when that capture closes ([`Context`]).
 //! - `from_raw` takes over a foreign handle, `borrow_raw` uses one and can keep its owner alive, `as_raw` hands one out.
 
+pub(crate) mod address_range;
 mod buffer;
 mod context;
 mod copy;
@@ -22,6 +23,7 @@ mod module;
 mod stream;
 pub(crate) mod window;
 
+pub use address_range::AddressRange;
 pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use context::{Context, DropHook, MemoryInfo, Owner};
 pub use copy::{copy_device_to_device, copy_device_to_host, copy_host_to_device, copy_pinned_to_device, fill};

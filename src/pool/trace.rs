@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 use super::blocks::StaleBlock;
+use std::sync::Arc;
 
 /// What a forward asked of its pool, in order.
 ///
@@ -11,6 +12,23 @@ use super::blocks::StaleBlock;
 pub struct Trace {
     requests: Vec<TraceRequest>,
     steps: Vec<TraceStep>,
+    /// Names, by request; shorter where the last have none.
+    names: Vec<Option<Arc<str>>>,
+}
+
+/// What a block is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Role {
+    /// An intermediate of a segment.
+    #[default]
+    Intermediate,
+    /// Where a break's result lands.
+    Handoff,
+    /// What the forward returned, or what still lived when it had returned.
+    Output,
+    /// A temporary of a break. It comes from the stream-ordered pool beside the capture pool, and is not planned.
+    Scratch,
 }
 
 /// One request, with the steps between which its block was live.
@@ -23,6 +41,8 @@ pub struct TraceRequest {
     pub allocated: usize,
     /// The step that released it; `None` when it outlived the trace.
     pub released: Option<usize>,
+    /// What it is for.
+    pub role: Role,
 }
 
 /// One step. The number is the request's place among the requests.
@@ -42,8 +62,13 @@ impl Trace {
 
     /// Records a request, and gives its number.
     pub fn allocate(&mut self, bytes: usize) -> usize {
+        self.allocate_for(bytes, Role::default())
+    }
+
+    /// The same, for a block with a role.
+    pub fn allocate_for(&mut self, bytes: usize, role: Role) -> usize {
         let request = self.requests.len();
-        self.requests.push(TraceRequest { bytes, allocated: self.steps.len(), released: None });
+        self.requests.push(TraceRequest { bytes, allocated: self.steps.len(), released: None, role });
         self.steps.push(TraceStep::Allocate(request));
         request
     }
@@ -63,6 +88,30 @@ impl Trace {
         Ok(())
     }
 
+    /// Gives a request a name, for pictures and reports. There may be no such request.
+    pub fn set_name(&mut self, request: usize, name: impl Into<Arc<str>>) {
+        if request < self.requests.len() {
+            if self.names.len() <= request {
+                self.names.resize(request + 1, None);
+            }
+            self.names[request] = Some(name.into());
+        }
+    }
+
+    /// A request's name.
+    pub fn name(&self, request: usize) -> Option<&str> {
+        self.names.get(request)?.as_deref()
+    }
+
+    /// Makes outputs of the blocks that are live now: the forward has returned.
+    pub(crate) fn finish(&mut self) {
+        for request in self.requests.iter_mut().filter(|request| request.released.is_none()) {
+            if request.role != Role::Scratch {
+                request.role = Role::Output;
+            }
+        }
+    }
+
     /// The requests, in order.
     pub fn requests(&self) -> &[TraceRequest] {
         &self.requests
@@ -74,12 +123,21 @@ impl Trace {
     }
 
     /// The most bytes that were live at once, with each request rounded up to a multiple of `alignment`, and at least one such unit. No placement
-    /// needs less.
+    /// needs less. Scratch of breaks is not counted.
     pub fn peak(&self, alignment: usize) -> usize {
+        self.peak_of(alignment, |role| role != Role::Scratch)
+    }
+
+    /// The same, of the scratch of breaks alone.
+    pub fn scratch_peak(&self, alignment: usize) -> usize {
+        self.peak_of(alignment, |role| role == Role::Scratch)
+    }
+
+    fn peak_of(&self, alignment: usize, counts: impl Fn(Role) -> bool) -> usize {
         let unit = alignment.max(1);
         let size = |request: usize| {
-            let bytes = self.requests[request].bytes.max(1);
-            bytes.checked_next_multiple_of(unit).unwrap_or(usize::MAX)
+            let TraceRequest { bytes, role, .. } = self.requests[request];
+            if counts(role) { bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX) } else { 0 }
         };
         let (mut live, mut peak) = (0_u128, 0);
         for step in &self.steps {

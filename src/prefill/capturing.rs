@@ -1,7 +1,7 @@
 //! How the runner captures: warm-ups, the recording, one smoke replay; on all ranks or on none.
 
 use super::error::PrefillError;
-use super::model::{Batch, PrefillModel};
+use super::model::{Batch, Feed, PrefillModel};
 use super::options::{CaptureProgress, OnFailure};
 use super::ranks::RanksError;
 use super::runner::{Power, PrefillRunner};
@@ -15,8 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 /// What one rank has made of a bucket.
-struct Made<'m> {
-    captured: Captured<'m>,
+pub(super) struct Made<'m> {
+    pub(super) captured: Captured<'m>,
     pool_bytes: usize,
 }
 
@@ -34,6 +34,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             return Ok(());
         }
         let todo = self.not_captured();
+        self.trace_all(stream, &todo);
         let of = todo.len();
         let mut first_error = None;
         for (done, index) in todo.into_iter().enumerate() {
@@ -58,7 +59,10 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             return Ok(None);
         }
         match self.not_captured().first() {
-            Some(&index) => self.capture_bucket(stream, index, None).map(Some),
+            Some(&index) => {
+                self.trace_all(stream, &[index]);
+                self.capture_bucket(stream, index, None).map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -86,7 +90,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             }
         }
         // Whatever the model does, the other ranks must not wait.
-        let made = catch_unwind(AssertUnwindSafe(|| self.make(stream, bucket, batch)));
+        let made = catch_unwind(AssertUnwindSafe(|| self.make(stream, index, bucket, batch)));
         let took = started.elapsed();
         self.counters.totals.capturing += took;
         let own = made.as_ref().ok().and_then(|made| made.as_ref().ok());
@@ -115,8 +119,15 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     }
 
     /// This rank's part.
-    fn make(&mut self, stream: &Stream, bucket: usize, batch: Option<&Batch<'_, M::Context>>) -> Result<Made<'m>> {
+    pub(super) fn make(
+        &mut self,
+        stream: &Stream,
+        index: usize,
+        bucket: usize,
+        batch: Option<&Batch<'_, M::Context>>,
+    ) -> Result<Made<'m>> {
         self.context.expect_same(stream.context(), "stream")?;
+        self.plans.fail(index)?;
         self.make_inputs(stream, bucket)?;
         let dummy;
         let (context, feeds, rows) = match batch {
@@ -126,10 +137,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
                 (&dummy, None, 0)
             }
         };
-        let Some(inputs) = &mut self.inputs else { return Err(PrefillError::NotCaptured { bucket }.into()) };
-        inputs.fill(&self.declared, stream, feeds, rows, bucket)?;
-        let inputs = inputs.for_rows(&self.declared, bucket);
-        let result = active_forward(context, || self.record(stream, bucket, &inputs, batch.is_some()));
+        let inputs = self.fill_inputs(stream, feeds, rows, bucket)?;
+        let result = active_forward(context, || self.record(stream, index, bucket, &inputs, batch.is_some()));
         if result.is_err() && batch.is_none() {
             // The dummy's memory goes now; warm-ups may still read it.
             let _ = stream.settle();
@@ -137,10 +146,34 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         result
     }
 
+    /// The static inputs of a bucket, filled.
+    pub(super) fn fill_inputs(
+        &mut self,
+        stream: &Stream,
+        feeds: Option<&[Feed<'_>]>,
+        rows: usize,
+        bucket: usize,
+    ) -> Result<Vec<Tensor>> {
+        let Some(inputs) = &mut self.inputs else { return Err(PrefillError::NotCaptured { bucket }.into()) };
+        inputs.fill(&self.declared, stream, feeds, rows, bucket)?;
+        Ok(inputs.for_rows(&self.declared, bucket))
+    }
+
     /// Warm-ups, the recording, and a smoke replay. A batch that captures at first use is replayed by its caller anyway.
-    fn record(&self, stream: &Stream, bucket: usize, inputs: &[Tensor], run_through: bool) -> Result<Made<'m>> {
+    fn record(
+        &self,
+        stream: &Stream,
+        index: usize,
+        bucket: usize,
+        inputs: &[Tensor],
+        run_through: bool,
+    ) -> Result<Made<'m>> {
         let model = self.model;
-        for _ in 0..self.options.warm_ups {
+        let (_, before) = self.pool.handle().bytes();
+        let plan = self.plan_for(index)?;
+        // A run that was traced was a warm-up.
+        let warm_ups = self.options.warm_ups.saturating_sub(usize::from(plan.is_some()));
+        for _ in 0..warm_ups {
             let outputs = eager(&self.pool, stream, |scope| model.forward(scope, inputs))?;
             check_outputs(&self.outputs, &outputs, bucket)?;
         }
@@ -148,7 +181,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let (_, reserved) = self.pool.handle().bytes();
         let free = self.context.memory_info()?.free;
         let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
-        let options = CaptureOptions::default().bucket(bucket).mode(self.options.mode).execution(execution);
+        let mut options = CaptureOptions::default().bucket(bucket).mode(self.options.mode).execution(execution);
+        options.plan = plan;
         let mut capture = BreakableCapture::with_options(&self.pool, options)?;
         let outputs = capture.record(stream, |scope| {
             let outputs = model.forward(scope, inputs)?;
@@ -161,8 +195,9 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             stream.synchronize()?;
         }
         let taken = free.saturating_sub(self.context.memory_info()?.free);
-        let pool_bytes = self.pool.handle().bytes().1.saturating_sub(reserved);
-        let captured = Captured::new(capture, outputs, taken.saturating_sub(pool_bytes));
+        let now = self.pool.handle().bytes().1;
+        let captured = Captured::new(capture, outputs, taken.saturating_sub(now.saturating_sub(reserved)));
+        let pool_bytes = now.saturating_sub(before);
         Ok(Made { captured, pool_bytes })
     }
 

@@ -140,6 +140,11 @@ impl Inputs {
         self.capacity
     }
 
+    /// Pinned host memory.
+    pub(super) fn staging_bytes(&self) -> usize {
+        self.slots.iter().map(|slot| slot.staging.bytes()).sum()
+    }
+
     pub(super) fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }

@@ -6,6 +6,7 @@
 //! - `inputs`: the static inputs, and how a batch gets into them.
 //! - `runner`: [`PrefillRunner`], and its dispatch. `capturing`: how it captures. `store`: the captures, and which to drop. `results`: a batch's
 //!   outputs.
+//! - `planning`: what all captures will take, and the plans by which they are recorded.
 //! - `reason`: why a batch runs eagerly. `stats`: how often.
 //! - `ranks`: agreement between several runners.
 //! - `options`, `error`.
@@ -17,6 +18,7 @@ mod inputs;
 mod ladder;
 mod model;
 mod options;
+mod planning;
 mod ranks;
 mod reason;
 mod results;
@@ -30,6 +32,7 @@ pub use fit::Costs;
 pub use ladder::{Ladder, LadderOptions, LadderReport};
 pub use model::{Batch, Feed, HostFeed, Mode, PrefillModel};
 pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, RunnerOptions};
+pub use planning::{BucketPlan, MemoryPlan, Planning};
 pub use ranks::{OneRank, Ranks, RanksError, ThreadRank};
 pub use reason::{Decision, EagerReason, ReasonKind};
 pub use results::Results;

@@ -1,9 +1,10 @@
 //! How a runner is made.
 
 use super::ladder::Ladder;
+use super::planning::Planning;
 use super::ranks::{OneRank, Ranks};
 use crate::driver::CaptureMode;
-use crate::pool::CapturePool;
+use crate::pool::{CapturePool, PoolOptions};
 use std::fmt;
 use std::time::Duration;
 
@@ -52,6 +53,10 @@ pub struct RunnerOptions {
     pub on_failure: OnFailure,
     /// The pool, to share it with other captures. `None`: one of its own.
     pub pool: Option<CapturePool>,
+    /// How its own pool is made. The limit is [`max_bytes`](RunnerOptions::max_bytes).
+    pub pool_options: PoolOptions,
+    /// Whether captures are planned.
+    pub planning: Planning,
     /// Which calls are forbidden while a segment is open.
     pub mode: CaptureMode,
     /// The ranks that must do the same. All make their runner, capture and run batches together.
@@ -70,6 +75,8 @@ impl RunnerOptions {
             padding_limit: None,
             on_failure: OnFailure::default(),
             pool: None,
+            pool_options: PoolOptions::default(),
+            planning: Planning::default(),
             mode: CaptureMode::default(),
             ranks: Box::new(OneRank),
         }
@@ -121,6 +128,20 @@ impl RunnerOptions {
     #[must_use]
     pub fn pool(mut self, pool: &CapturePool) -> Self {
         self.pool = Some(pool.clone());
+        self
+    }
+
+    /// With a pool of its own that is made like this.
+    #[must_use]
+    pub fn pool_options(mut self, options: PoolOptions) -> Self {
+        self.pool_options = options;
+        self
+    }
+
+    /// With captures planned or not.
+    #[must_use]
+    pub fn planning(mut self, planning: Planning) -> Self {
+        self.planning = planning;
         self
     }
 

@@ -4,6 +4,7 @@ use super::error::PrefillError;
 use super::inputs::{Declared, Inputs};
 use super::model::{Batch, Mode, PrefillModel};
 use super::options::{CaptureWhen, RunnerOptions, off_by_environment};
+use super::planning::Plans;
 use super::reason::{Decision, EagerReason};
 use super::results::Results;
 use super::spec::{OutputSpec, check_outputs};
@@ -28,6 +29,7 @@ pub struct PrefillRunner<'m, M: PrefillModel> {
     // Captures go before the buffers that they read, and those before the pool.
     pub(super) store: Store<'m>,
     pub(super) inputs: Option<Inputs>,
+    pub(super) plans: Plans,
     pub(super) pool: CapturePool,
     pub(super) owns_pool: bool,
     pub(super) model: &'m M,
@@ -82,8 +84,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
                 pool.clone()
             }
             None => {
-                let limit = PoolOptions { max_bytes: options.max_bytes, ..PoolOptions::default() };
-                CapturePool::with_options(context, limit)?
+                let pool_options = PoolOptions { max_bytes: options.max_bytes, ..options.pool_options };
+                CapturePool::with_options(context, pool_options)?
             }
         };
         let off = off_by_environment() || options.ladder.buckets().is_empty();
@@ -91,6 +93,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let runner = PrefillRunner {
             store: Store::new(buckets),
             inputs: None,
+            plans: Plans::new(buckets),
             pool,
             owns_pool: options.pool.is_none(),
             model,
@@ -171,10 +174,29 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         }
     }
 
+    /// Waits for the last replay and gives the pool's memory back to the device; captures and addresses stay. Until
+    /// [`restore`](PrefillRunner::restore) batches that would be replayed fail with [`Error::PoolReleased`]; eager ones run.
+    ///
+    /// # Errors
+    /// As for [`CapturePool::release`]: the runner's [`RunnerOptions::pool_options`] ask for
+    /// [`Backing::ReservedAddresses`](crate::pool::Backing::ReservedAddresses).
+    pub fn release(&mut self) -> Result<()> {
+        self.pool.release()
+    }
+
+    /// Takes the pool's memory again, at the same addresses.
+    ///
+    /// # Errors
+    /// As for [`CapturePool::restore`].
+    pub fn restore(&mut self) -> Result<()> {
+        self.pool.restore()
+    }
+
     /// Drops all captures; those made from now on are under this key.
     pub fn set_key(&mut self, key: M::Key) {
         if self.key != key {
             self.store.clear();
+            self.plans.clear();
             self.key = key;
         }
     }

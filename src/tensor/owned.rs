@@ -169,6 +169,13 @@ impl Tensor {
         self.context().ok_or(Error::Place { what, expected: "device" })
     }
 
+    /// Names the tensor, for traces and the pictures made of them. Only tensors of a trace remember it.
+    pub fn set_name(&self, name: &str) {
+        if let Hold::Traced(_, ticket) = &self.storage.hold {
+            ticket.set_name(name);
+        }
+    }
+
     /// Whether two tensors are the same place: address, element type, shape and strides.
     pub fn same_place(&self, other: &Tensor) -> bool {
         self.address() == other.address()

@@ -23,10 +23,18 @@ pub(crate) enum Hold {
     Buffer(DeviceBuffer),
     /// A block of a capture pool, which returns to it when this drops.
     Block(#[allow(dead_code)] Box<dyn Any + Send + Sync>),
+    /// A buffer of its own that stands for a block of a capture pool in a trace, which this tells of its return.
+    Traced(DeviceBuffer, Box<dyn TracedHold>),
     /// Nothing: the memory is somebody else's, which this keeps from being unmapped at least.
     Nothing(#[allow(dead_code)] std::sync::Arc<dyn Any + Send + Sync>),
     /// Host bytes, aligned for every element type.
     Host(#[allow(dead_code)] Box<[u64]>),
+}
+
+/// Tells a trace of a tensor's end by being dropped.
+pub(crate) trait TracedHold: Send + Sync {
+    /// Names the tensor in the trace.
+    fn set_name(&self, name: &str);
 }
 
 impl fmt::Debug for Storage {
@@ -34,6 +42,7 @@ impl fmt::Debug for Storage {
         let hold = match self.hold {
             Hold::Buffer(_) => "buffer",
             Hold::Block(_) => "pool block",
+            Hold::Traced(..) => "traced buffer",
             Hold::Nothing(_) => "not owned",
             Hold::Host(_) => "host",
         };
@@ -70,7 +79,7 @@ impl Storage {
     /// Makes the memory's return wait for the event, where it would happen in the order of some stream.
     pub(crate) fn return_after(&self, event: &Event) -> Result<()> {
         match &self.hold {
-            Hold::Buffer(buffer) => buffer.return_after(event),
+            Hold::Buffer(buffer) | Hold::Traced(buffer, _) => buffer.return_after(event),
             _ => Ok(()),
         }
     }

@@ -1,0 +1,213 @@
+//! Addresses that stay, with memory mapped under them that comes and goes.
+
+use super::context::Context;
+use super::disposal::Disposal;
+use super::mode::relaxed;
+use super::window;
+use crate::error::Result;
+use crate::sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemAllocationType, device_location,
+};
+use std::fmt;
+
+/// A range of device addresses ([`cuMemAddressReserve`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html)) under which memory is
+/// mapped in chunks. The memory can be given back and taken again, at the same addresses: what refers to them stays valid.
+pub struct AddressRange {
+    context: Context,
+    address: CUdeviceptr,
+    bytes: usize,
+    granularity: usize,
+    /// Ascending, without overlap.
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    offset: usize,
+    bytes: usize,
+    mapped: bool,
+}
+
+impl fmt::Debug for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressRange")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("bytes", &self.bytes)
+            .field("chunks", &self.chunks.len())
+            .field("mapped", &self.mapped())
+            .finish_non_exhaustive()
+    }
+}
+
+impl AddressRange {
+    /// Reserves addresses, rounded up to the device's granularity. No memory is taken.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn reserve(context: &Context, bytes: usize) -> Result<AddressRange> {
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        let properties = properties(context);
+        let mut granularity = 0;
+        // SAFETY: a valid place and filled properties.
+        unsafe {
+            driver.cuMemGetAllocationGranularity(
+                &mut granularity,
+                &properties,
+                CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+            )?;
+        }
+        let granularity = granularity.max(1);
+        let bytes = bytes.max(1).checked_next_multiple_of(granularity).unwrap_or(usize::MAX - granularity + 1);
+        let mut address = 0;
+        // SAFETY: a valid place; no alignment and no address are asked for.
+        unsafe { driver.cuMemAddressReserve(&mut address, bytes, 0, 0, 0)? };
+        Ok(AddressRange { context: context.clone(), address, bytes, granularity, chunks: Vec::new() })
+    }
+
+    /// The first address.
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What the length of a chunk is a multiple of, in bytes.
+    pub fn granularity(&self) -> usize {
+        self.granularity
+    }
+
+    /// Bytes of memory under it now.
+    pub fn mapped(&self) -> usize {
+        self.chunks.iter().filter(|chunk| chunk.mapped).map(|chunk| chunk.bytes).sum()
+    }
+
+    /// Takes memory (`cuMemCreate`, [`cuMemMap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), `cuMemSetAccess`) at the lowest
+    /// addresses of the range that are free, and gives the first of them. Its content is undefined. `None` where the range has no room.
+    ///
+    /// # Errors
+    /// What the driver returns; the range is as before.
+    pub fn map(&mut self, bytes: usize) -> Result<Option<CUdeviceptr>> {
+        let Some(bytes) = bytes.max(1).checked_next_multiple_of(self.granularity) else { return Ok(None) };
+        let (mut offset, mut place) = (0, 0);
+        for chunk in &self.chunks {
+            if chunk.offset - offset >= bytes {
+                break;
+            }
+            offset = chunk.offset + chunk.bytes;
+            place += 1;
+        }
+        if self.bytes - offset < bytes {
+            return Ok(None);
+        }
+        self.map_at(offset, bytes)?;
+        self.chunks.insert(place, Chunk { offset, bytes, mapped: true });
+        Ok(Some(self.address + offset as u64))
+    }
+
+    fn map_at(&self, offset: usize, bytes: usize) -> Result<()> {
+        let driver = self.context.driver();
+        let _bound = self.context.bind()?;
+        let _relaxed = if window::is_open() { Some(relaxed(driver)?) } else { None };
+        let properties = properties(&self.context);
+        let access = CUmemAccessDesc {
+            location: device_location(self.context.device().as_raw()),
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let address = self.address + offset as u64;
+        let mut memory = 0;
+        // SAFETY: valid places and filled descriptions; the addresses are this range's, and no other chunk has them. The handle is let go of once it
+        // is mapped: the memory then lives until it is unmapped.
+        unsafe {
+            driver.cuMemCreate(&mut memory, bytes, &properties, 0)?;
+            let mapped = driver.cuMemMap(address, bytes, 0, memory, 0);
+            let released = driver.cuMemRelease(memory);
+            mapped?;
+            let usable = released.and_then(|()| driver.cuMemSetAccess(address, bytes, &access, 1));
+            if let Err(error) = usable {
+                driver.cuMemUnmap(address, bytes)?;
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one chunk out of the range. Its memory goes back to the device when the result drops; nothing may use it by then.
+    pub(crate) fn forget(&mut self, address: CUdeviceptr) -> Option<Mapping> {
+        let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
+        let place = self.chunks.binary_search_by_key(&offset, |chunk| chunk.offset).ok()?;
+        let chunk = self.chunks.remove(place);
+        chunk.mapped.then(|| Mapping { context: self.context.clone(), address, bytes: chunk.bytes })
+    }
+
+    /// Gives all memory back to the device ([`cuMemUnmap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html)) and keeps the addresses.
+    /// Nothing that is on a stream may use it. What could not be unmapped stays mapped, and can be unmapped by another call.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub(crate) fn unmap(&mut self) -> Result<()> {
+        let _bound = self.context.bind()?;
+        for chunk in self.chunks.iter_mut().filter(|chunk| chunk.mapped) {
+            // SAFETY: a mapping of exactly these addresses.
+            unsafe { self.context.driver().cuMemUnmap(self.address + chunk.offset as u64, chunk.bytes)? };
+            chunk.mapped = false;
+        }
+        Ok(())
+    }
+
+    /// Takes memory again for all chunks that have none. All of them or none.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub(crate) fn map_again(&mut self) -> Result<()> {
+        let missing: Vec<usize> = (0..self.chunks.len()).filter(|&index| !self.chunks[index].mapped).collect();
+        for (done, &index) in missing.iter().enumerate() {
+            let Chunk { offset, bytes, .. } = self.chunks[index];
+            if let Err(error) = self.map_at(offset, bytes) {
+                for &index in &missing[..done] {
+                    let chunk = &mut self.chunks[index];
+                    chunk.mapped = false;
+                    self.context.dispose(Disposal::Mapping(self.address + chunk.offset as u64, chunk.bytes));
+                }
+                return Err(error);
+            }
+            self.chunks[index].mapped = true;
+        }
+        Ok(())
+    }
+}
+
+/// A chunk on its way back to the device. The addresses stay reserved.
+pub(crate) struct Mapping {
+    context: Context,
+    address: CUdeviceptr,
+    bytes: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.context.dispose(Disposal::Mapping(self.address, self.bytes));
+    }
+}
+
+impl Drop for AddressRange {
+    fn drop(&mut self) {
+        for chunk in self.chunks.iter().filter(|chunk| chunk.mapped) {
+            self.context.dispose(Disposal::Mapping(self.address + chunk.offset as u64, chunk.bytes));
+        }
+        self.context.dispose(Disposal::Addresses(self.address, self.bytes));
+    }
+}
+
+/// Ordinary memory of the context's device.
+fn properties(context: &Context) -> CUmemAllocationProp {
+    // SAFETY: the all-zero bit pattern is a valid value of this plain structure of integers and pointers.
+    let mut properties: CUmemAllocationProp = unsafe { core::mem::zeroed() };
+    properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = device_location(context.device().as_raw());
+    properties
+}

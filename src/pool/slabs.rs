@@ -1,0 +1,104 @@
+//! The memory beneath a pool, in slabs.
+
+use super::blocks::{SLAB_BYTES, SlabId};
+use super::options::{Backing, PoolOptions};
+use crate::driver::address_range::Mapping;
+use crate::driver::{AddressRange, Context, DeviceBuffer, Event, MemoryPool, MemoryPoolOptions, Stream};
+use crate::error::Result;
+
+/// Where slabs come from.
+pub(super) enum SlabSource {
+    /// A memory pool, in the order of a stream of its own.
+    Ordered {
+        pool: MemoryPool,
+        stream: Stream,
+        /// Whether a slab was taken that the device may not have mapped yet.
+        unsettled: bool,
+    },
+    /// Reserved addresses.
+    Reserved(AddressRange),
+}
+
+/// A piece of device memory at addresses that stay.
+pub(super) struct Slab {
+    /// Its name in the arithmetic; the planned range has none.
+    pub(super) id: Option<SlabId>,
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+    /// Given back when this drops. `None`: a chunk of the reserved addresses.
+    memory: Option<DeviceBuffer>,
+}
+
+impl SlabSource {
+    pub(super) fn new(context: &Context, options: &PoolOptions) -> Result<SlabSource> {
+        let limit = options.max_bytes.map(|bytes| bytes.next_multiple_of(SLAB_BYTES));
+        match options.backing {
+            Backing::MemoryPool => {
+                let mut pool_options = MemoryPoolOptions::default().keep_bytes(0);
+                pool_options.max_bytes = limit;
+                let pool = MemoryPool::new(context, pool_options)?;
+                Ok(SlabSource::Ordered { pool, stream: Stream::new(context)?, unsettled: false })
+            }
+            Backing::ReservedAddresses => {
+                let bytes = match limit {
+                    Some(bytes) => bytes,
+                    None => context.device().total_memory()?,
+                };
+                Ok(SlabSource::Reserved(AddressRange::reserve(context, bytes)?))
+            }
+        }
+    }
+
+    /// A slab of this size. `None` where the reserved addresses have no room for it.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Option<Slab>> {
+        match self {
+            SlabSource::Ordered { pool, stream, unsettled } => {
+                let memory = pool.allocate(bytes, stream)?;
+                *unsettled = true;
+                Ok(Some(Slab { id: None, address: memory.address(), bytes, memory: Some(memory) }))
+            }
+            SlabSource::Reserved(range) => {
+                let address = range.map(bytes)?;
+                Ok(address.map(|address| Slab { id: None, address, bytes, memory: None }))
+            }
+        }
+    }
+
+    /// What is to be waited for until the slabs that were taken are the device's to use, once.
+    pub(super) fn unsettled(&mut self) -> Option<Stream> {
+        match self {
+            SlabSource::Ordered { stream, unsettled, .. } => std::mem::take(unsettled).then(|| stream.clone()),
+            SlabSource::Reserved(_) => None,
+        }
+    }
+
+    /// Lets the return of slabs come after the event, which was recorded on `last`; where there is no order to return them in, waits.
+    pub(super) fn return_after(&self, event: &Event, last: &Stream) -> Result<()> {
+        match self {
+            SlabSource::Ordered { stream, .. } => stream.wait(event),
+            SlabSource::Reserved(_) => last.settle(),
+        }
+    }
+
+    /// Takes slabs out, after [`return_after`](SlabSource::return_after). Their memory goes back when the results drop, which is not to happen under the
+    /// pool's lock, and once the stream, if there is one, is synchronised.
+    pub(super) fn retire(&mut self, slabs: Vec<Slab>) -> (Vec<Retired>, Option<Stream>) {
+        let retire = |slab: Slab| match (&mut *self, slab.memory) {
+            (_, Some(memory)) => Some(Retired::Buffer(memory)),
+            (SlabSource::Reserved(range), None) => range.forget(slab.address).map(Retired::Chunk),
+            (SlabSource::Ordered { .. }, None) => None,
+        };
+        let retired = slabs.into_iter().filter_map(retire).collect();
+        match self {
+            // With a release threshold of zero a synchronisation returns the memory to the device.
+            SlabSource::Ordered { stream, .. } => (retired, Some(stream.clone())),
+            SlabSource::Reserved(_) => (retired, None),
+        }
+    }
+}
+
+/// A slab's memory, given back when this drops.
+pub(super) enum Retired {
+    Buffer(#[allow(dead_code)] DeviceBuffer),
+    Chunk(#[allow(dead_code)] Mapping),
+}

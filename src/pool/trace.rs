@@ -112,6 +112,17 @@ impl Trace {
         }
     }
 
+    /// The same steps with every request `by` times as large, as the trace of a forward with so many times the rows where all tensors grow with
+    /// them. A size that would overflow is the largest number.
+    #[must_use]
+    pub fn scaled(&self, by: usize) -> Trace {
+        let mut scaled = self.clone();
+        for request in &mut scaled.requests {
+            request.bytes = request.bytes.saturating_mul(by);
+        }
+        scaled
+    }
+
     /// The requests, in order.
     pub fn requests(&self) -> &[TraceRequest] {
         &self.requests

@@ -1,0 +1,198 @@
+//! Memory that is given back and taken again under captures that stay.
+
+use crate::stack::Stack;
+use crate::support::{Rig, assert_same, driver, for_each_driver, random_values};
+use breakable_cuda_graph::pool::plan::PlanOptions;
+use breakable_cuda_graph::pool::{Backing, PoolPlan, RestoredContent};
+use breakable_cuda_graph::{
+    BreakableCapture, CaptureOptions, DType, Error, PoolOptions, Tensor, eager, is_capturing, trace,
+};
+
+const MIB: usize = 1 << 20;
+
+fn options() -> PoolOptions {
+    PoolOptions::default().backing(Backing::ReservedAddresses).restored(RestoredContent::Nan)
+}
+
+fn free(rig: &Rig) -> usize {
+    rig.context.memory_info().expect("memory").free
+}
+
+/// A hundred times between replays in random order: the results are those of eager runs, and the device has the pool's bytes in between.
+#[test]
+fn captures_replay_after_their_memory_was_away() {
+    for_each_driver(|driver| {
+        let rig = Rig::with_pool(driver, options());
+        let buckets = if rig.is_reference() { [64, 32, 16] } else { [4096, 2048, 512] };
+        let stack = Stack::new(&rig, buckets[0]);
+        let traces = buckets
+            .map(|rows| trace(&rig.pool, &rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("a trace").0);
+        let plan = PoolPlan::new(traces, &PlanOptions::default()).expect("a plan");
+        rig.pool.take_plan(&plan).expect("the range");
+        let mut captures = Vec::new();
+        for (rows, trace) in buckets.into_iter().zip(plan.traces()) {
+            let mut capture =
+                BreakableCapture::with_options(&rig.pool, CaptureOptions::default().plan(trace)).expect("a capture");
+            // The last one's outputs stay: they are blocks like others.
+            let out = capture.record(&rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("a recording");
+            let expected = eager(&rig.pool, &rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("eager");
+            captures.push((capture, out, rig.read(&expected)));
+        }
+        let pool = rig.pool.usage().expect("usage").reserved;
+        let turns = if rig.is_reference() { 12 } else { 100 };
+        for (turn, value) in random_values(7, turns).into_iter().enumerate() {
+            let before = free(&rig);
+            rig.pool.release().expect("released");
+            assert!(rig.pool.is_released());
+            if rig.is_reference() || turn == 0 {
+                assert_eq!(free(&rig) - before, pool, "the pool's bytes are the device's");
+            }
+            let which = (value.to_bits() as usize) % captures.len();
+            let (capture, out, expected) = &mut captures[which];
+            assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
+            rig.pool.restore().expect("restored");
+            if rig.is_reference() {
+                assert_eq!(free(&rig), before);
+                assert!(rig.read(out).iter().all(|value| value.is_nan()), "nothing of the content is left");
+            }
+            let _ = capture.replay(&rig.stream).expect("a replay");
+            assert_same(&rig.read(out), expected);
+        }
+        assert_eq!(rig.pool.usage().expect("usage").reserved, pool);
+    });
+}
+
+/// What captures read and never write is declared, or found: it reads as NaN after a restore.
+#[test]
+fn persistent_tensors_keep_their_content_and_undeclared_state_shows() {
+    for_each_driver(|driver| {
+        let rig = Rig::with_pool(driver, options());
+        let x = rig.random(1, &[16]);
+        let table = rig.pool.persistent(DType::F32, &[16]).expect("a tensor");
+        let values = random_values(2, 16);
+        table.write(&rig.stream, &values).expect("written");
+        // In the pool's memory as well, by a capture that runs once and is then gone: state that nobody declared.
+        let mut filler = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let undeclared = filler.record(&rig.stream, |_| rig.ops.scale(&x, 1.0)).expect("a recording");
+        let _ = filler.replay(&rig.stream).expect("a replay");
+
+        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let (good, bad) = capture
+            .record(&rig.stream, |_| Ok((rig.ops.add(&x, &table)?, rig.ops.add(&x, &undeclared)?)))
+            .expect("a recording");
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        let before = rig.read(&good);
+        assert!(rig.read(&bad).iter().all(|value| value.is_finite()));
+        for _ in 0..3 {
+            rig.pool.release().expect("released");
+            rig.pool.restore().expect("restored");
+            assert_same(&rig.read(&table), &values);
+            let _ = capture.replay(&rig.stream).expect("a replay");
+            assert_same(&rig.read(&good), &before);
+            assert!(rig.read(&bad).iter().all(|value| value.is_nan()), "it shows");
+        }
+        drop(table);
+        rig.pool.release().expect("released");
+        rig.pool.restore().expect("the capture holds the table");
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        assert_same(&rig.read(&good), &before);
+    });
+}
+
+#[test]
+fn a_released_pool_refuses_work_by_name_and_calls_repeat_harmlessly() {
+    let rig = Rig::with_pool(&driver(), options());
+    let x = rig.random(1, &[16]);
+    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let out = capture.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
+    rig.pool.restore().expect("nothing to do");
+    rig.pool.release().expect("released");
+    rig.pool.release().expect("it is");
+    assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
+    let mut other = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    assert!(matches!(other.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)), Err(Error::PoolReleased)));
+    assert!(matches!(rig.pool.lend(&rig.stream), Err(Error::PoolReleased)));
+    assert!(matches!(rig.pool.trim(), Err(Error::PoolReleased)));
+    assert!(matches!(rig.pool.persistent(DType::F32, &[4]), Err(Error::PoolReleased)));
+    eager(&rig.pool, &rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("eager work has memory of its own");
+    rig.pool.restore().expect("restored");
+    assert!(!rig.pool.is_released());
+    other.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("not poisoned by the refusal");
+    let _ = capture.replay(&rig.stream).expect("a replay");
+    assert_same(&rig.read(&out), &rig.read(&eager(&rig.pool, &rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("eager")));
+
+    let ordinary = Rig::new(&rig.driver);
+    assert!(matches!(ordinary.pool.release(), Err(Error::ReleaseUnsupported)));
+    ordinary.pool.restore().expect("nothing to do");
+}
+
+/// Neither in a break nor while a segment is open.
+#[test]
+fn release_and_restore_are_refused_in_a_recording() {
+    let rig = Rig::with_pool(&driver(), options());
+    let x = rig.random(1, &[16]);
+    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let pool = rig.pool.clone();
+    capture
+        .record(&rig.stream, |scope| {
+            assert!(is_capturing());
+            assert!(matches!(rig.pool.release(), Err(Error::SynchronizeWhileCapturing { .. })));
+            assert!(matches!(rig.pool.restore(), Err(Error::SynchronizeWhileCapturing { .. })));
+            let y = scope.break_point("release", [&x], move |b| {
+                assert!(matches!(pool.release(), Err(Error::PoolBusy)));
+                Ok(b.input(0)?.clone())
+            })?;
+            rig.ops.scale(&y, 2.0)
+        })
+        .expect("the recording goes on");
+    let _ = capture.replay(&rig.stream).expect("a replay");
+}
+
+/// Where the device has no room for it, a restore says so and can be made again.
+#[test]
+fn a_restore_without_room_can_be_made_later() {
+    let rig = Rig::with_pool(&driver(), options());
+    if !rig.is_reference() {
+        // Filling a real device would be rude to its other users.
+        return;
+    }
+    let x = rig.random(1, &[16]);
+    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let out = capture.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
+    rig.pool.release().expect("released");
+    let free = free(&rig);
+    let hog = breakable_cuda_graph::driver::DeviceBuffer::new(&rig.context, free - MIB).expect("memory");
+    let Err(Error::OutOfMemory(error)) = rig.pool.restore() else { panic!("there is no room") };
+    assert_eq!((error.requested, error.reserved), (rig.pool.usage().expect("usage").reserved, 0));
+    assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
+    drop(hog);
+    rig.pool.restore().expect("restored");
+    let _ = capture.replay(&rig.stream).expect("a replay");
+    let expected: Vec<f32> = rig.read(&x).iter().map(|value| value * 2.0).collect();
+    assert_same(&rig.read(&out), &expected);
+}
+
+/// A pool that is dropped while it is released, or with captures still around, leaves nothing on the device.
+#[test]
+fn a_dropped_pool_leaves_nothing() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let before = free(&rig);
+        for released in [false, true] {
+            let mine = breakable_cuda_graph::CapturePool::with_options(&rig.context, options()).expect("a pool");
+            let x = rig.random(1, &[16]);
+            let mut capture = BreakableCapture::on_pool(&mine).expect("a capture");
+            let out: Tensor = capture.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
+            let _ = capture.replay(&rig.stream).expect("a replay");
+            if released {
+                mine.release().expect("released");
+            }
+            drop((mine, out));
+            drop(capture);
+            drop(x);
+            if rig.is_reference() {
+                assert_eq!(free(&rig), before, "released: {released}");
+            }
+        }
+    });
+}

@@ -214,7 +214,10 @@ impl<'env> Recorder<'env> {
         let mut outputs = Vec::new();
         operation(&this)?.visit(&mut |index, result| {
             let handoff = match into {
-                Some(handoff) if index == 0 => handoff.clone(),
+                Some(handoff) if index == 0 => {
+                    handoff.set_handoff();
+                    handoff.clone()
+                }
                 Some(_) => return Err(Error::OutputCount { expected: 1, got: index + 1 }),
                 None => {
                     result.device_context("break's result")?;

@@ -98,6 +98,13 @@ impl Trace {
         }
     }
 
+    /// Gives a request another role. There may be no such request.
+    pub fn set_role(&mut self, request: usize, role: Role) {
+        if let Some(request) = self.requests.get_mut(request) {
+            request.role = role;
+        }
+    }
+
     /// A request's name.
     pub fn name(&self, request: usize) -> Option<&str> {
         self.names.get(request)?.as_deref()

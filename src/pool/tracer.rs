@@ -32,6 +32,10 @@ impl TracedHold for Ticket {
     fn set_name(&self, name: &str) {
         self.tracer.with(|trace| trace.set_name(self.request, name));
     }
+
+    fn set_handoff(&self) {
+        self.tracer.with(|trace| trace.set_role(self.request, Role::Handoff));
+    }
 }
 
 impl Tracer {

@@ -176,6 +176,13 @@ impl Tensor {
         }
     }
 
+    /// Notes in a trace that a break's result lands here.
+    pub(crate) fn set_handoff(&self) {
+        if let Hold::Traced(_, ticket) = &self.storage.hold {
+            ticket.set_handoff();
+        }
+    }
+
     /// Whether two tensors are the same place: address, element type, shape and strides.
     pub fn same_place(&self, other: &Tensor) -> bool {
         self.address() == other.address()

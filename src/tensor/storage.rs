@@ -35,6 +35,9 @@ pub(crate) enum Hold {
 pub(crate) trait TracedHold: Send + Sync {
     /// Names the tensor in the trace.
     fn set_name(&self, name: &str);
+
+    /// Notes that a break's result lands in the tensor.
+    fn set_handoff(&self);
 }
 
 impl fmt::Debug for Storage {

@@ -45,7 +45,8 @@ pub struct MemoryPlan {
     pub staging: usize,
     /// Temporaries of breaks, in stream-ordered memory beside the pool: the most that was live at once in any bucket's trace.
     pub scratch: usize,
-    /// The execs of all buckets. An estimate: what the largest bucket's took, times the number of buckets.
+    /// The execs of all buckets. An estimate: what the largest bucket's took, times the number of buckets. Drivers take memory for execs in pieces of
+    /// some MiB, so that it may be 0 where a piece had room left.
     pub execs_estimate: usize,
     /// Each bucket, ascending.
     pub buckets: Vec<BucketPlan>,

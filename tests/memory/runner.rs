@@ -28,7 +28,9 @@ fn the_plan_of_decoders_is_what_their_captures_take() {
         let usage = runner.pool().usage().expect("usage");
         assert_eq!((usage.reserved, usage.planned, usage.divergences), (plan.pool, plan.pool, 0));
         assert_eq!(plan.inputs, runner.inputs().iter().map(|input| input.extent_bytes()).sum::<usize>());
-        assert!(plan.execs_estimate > 0 && plan.outputs > 0 && plan.total_estimate() > plan.pool);
+        // A device's driver takes memory for execs in large pieces, and may have some left.
+        assert!(plan.execs_estimate > 0 || !rig.is_reference());
+        assert!(plan.outputs > 0 && plan.total_estimate() > plan.pool);
         let rows: Vec<usize> = plan.buckets.iter().map(|bucket| bucket.bucket).collect();
         assert_eq!(rows, runner.buckets());
     }

@@ -3,7 +3,8 @@
 //! - `types` is what is asked and answered.
 //! - `problem` turns demands into sizes in units and lifetimes in sections.
 //! - `greedy` has the fast methods.
-//! - `search` looks for a placement below a given height, `improve` decides which heights and how long, `budget` counts.
+//! - `search` looks for a placement below a given height, `improve` decides which heights and how long, `rank` what is tried first, and `budget`
+//!   counts.
 //!
 //! [`plan`] takes the best of the fast methods. Where that is above the lower bound (the most bytes live at once), it searches for better ones
 //! until the bound is met or the effort is used up. How much it can find in that time differs from case to case; finding the least is NP-hard.
@@ -13,6 +14,7 @@ mod budget;
 mod greedy;
 mod improve;
 mod problem;
+mod rank;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -24,13 +26,13 @@ use budget::Budget;
 use greedy::Fit;
 use problem::{Overlaps, Problem};
 
-/// The most pairs of buffers live together for which more than online best fit is tried: they are kept in a list.
-const MOST_PAIRS: u64 = 1 << 24;
+/// The most pairs of buffers live together for which more than online best fit is tried: the other methods go through all of them often.
+const MOST_PAIRS: u64 = 1 << 20;
 
 /// Gives each buffer an offset, such that no two that are live together share a byte.
 ///
-/// Takes time in proportion to the pairs of buffers that are live together, and then [`PlanOptions::effort`] at most. Beyond 16 million
-/// such pairs only online best fit is tried; more than 1000 buffers, of which no moment separates some from the others, are not improved.
+/// The fast methods take time in proportion to the pairs of buffers that are live together, and what follows takes [`PlanOptions::effort`] at
+/// most. Beyond a million such pairs only online best fit is tried, and beyond 5000 buffers that lifetimes connect nothing is improved.
 ///
 /// # Errors
 /// [`PlanError`] says which demand or option it is.
@@ -47,7 +49,8 @@ pub fn plan(demands: &[Demand], options: &PlanOptions) -> Result<Placement, Plan
     check_limit(lower_bound, lower_bound, options)?;
 
     let (mut offsets, mut method) = fast(&problem, &by_begin);
-    if problem.height(&offsets) > problem.bound() && improve::improve(&problem, &by_begin, &mut offsets, &mut budget) {
+    let is_small = problem.pairs <= MOST_PAIRS;
+    if is_small && improve::improve(&problem, &by_begin, &mut offsets, &mut budget) {
         method = Method::Improved;
     }
     let bytes = problem.height(&offsets) as usize * alignment;

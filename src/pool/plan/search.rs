@@ -11,10 +11,17 @@
 //! Where no unplaced buffer crosses from one section to the next, the two sides are searched independently.
 
 use super::budget::Budget;
-use super::problem::Buffer;
+use super::problem::{Buffer, Overlaps};
+use std::collections::BTreeMap;
 
 /// The floor of a buffer that is placed.
 const PLACED: u64 = u64::MAX;
+
+/// No less than any sum of sizes, and small enough to be added to one.
+const NEVER: u64 = u64::MAX / 2;
+
+/// The most nodes that may be open: each takes some of the stack.
+const DEEPEST: usize = 1000;
 
 /// How a search ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,11 +30,11 @@ pub(super) enum Outcome {
     Found,
     /// There is none.
     Impossible,
-    /// The nodes are used up.
+    /// The nodes or the budget are used up.
     Undecided,
 }
 
-/// A search over buffers in order of their rank. Their sections are numbered from 0, and each boundary between two is crossed by one.
+/// A search. A buffer goes by its rank: 0 is preferred to 1.
 #[derive(Debug)]
 pub(super) struct Search {
     buffers: Vec<Buffer>,
@@ -35,13 +42,17 @@ pub(super) struct Search {
     members: Lists,
     /// The smallest buffer that is live together with each.
     least: Vec<u64>,
-    /// A buffer like it of the rank next before.
-    twin: Vec<Option<u32>>,
+    /// A buffer like each, of the rank next before. The two are placed in order of their rank.
+    twins: Vec<Option<u32>>,
+    /// The height that is not to be exceeded.
     capacity: u64,
+    /// How many nodes may still be looked at.
     nodes: u64,
+    /// How many nodes are open.
+    depth: usize,
     state: State,
-    /// Where the buffers are placed; complete when a placement was found.
-    pub(super) offsets: Vec<u64>,
+    failures: Vec<u64>,
+    offsets: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -74,73 +85,83 @@ struct Part {
 /// Lists of numbers, one after the other.
 #[derive(Debug)]
 struct Lists {
-    starts: Vec<u32>,
+    starts: Vec<usize>,
     items: Vec<u32>,
 }
 
 impl Lists {
-    fn new(lists: impl Iterator<Item = Vec<u32>>) -> Lists {
+    fn new(lists: impl Iterator<Item = impl Iterator<Item = u32>>) -> Lists {
         let (mut starts, mut items) = (vec![0], Vec::new());
         for list in lists {
             items.extend(list);
-            starts.push(items.len() as u32);
+            starts.push(items.len());
         }
         Lists { starts, items }
     }
 
-    fn range(&self, index: usize) -> std::ops::Range<usize> {
-        self.starts[index] as usize..self.starts[index + 1] as usize
-    }
-
     fn of(&self, index: usize) -> &[u32] {
-        &self.items[self.range(index)]
+        &self.items[self.starts[index]..self.starts[index + 1]]
     }
 }
 
+/// For each buffer, one like it that is of the rank next before.
+fn twins(buffers: &[Buffer]) -> Vec<Option<u32>> {
+    let mut latest = BTreeMap::new();
+    let kinds = buffers.iter().map(|buffer| (buffer.size, buffer.first, buffer.last));
+    (0..).zip(kinds).map(|(index, kind)| latest.insert(kind, index)).collect()
+}
+
 impl Search {
-    /// The buffers in order of their rank.
-    pub(super) fn new(buffers: Vec<Buffer>, sections: usize) -> Search {
-        let count = buffers.len();
+    /// `order` has the buffers by rank, first to last.
+    pub(super) fn new(buffers: &[Buffer], overlaps: &Overlaps, order: &[usize]) -> Search {
+        let count = order.len();
+        let ranked: Vec<Buffer> = order.iter().map(|&at| buffers[at]).collect();
+        let mut rank = vec![0; count];
+        (0_u32..).zip(order).for_each(|(place, &at)| rank[at] = place);
+        let sections = ranked.iter().map(|buffer| buffer.last).max().unwrap_or(0);
+
         let mut members = vec![Vec::new(); sections];
-        let mut rest = vec![0; sections];
-        let mut crossing = vec![0; sections];
-        for (index, buffer) in buffers.iter().enumerate() {
-            for section in buffer.first..buffer.last {
-                members[section].push(index as u32);
-                rest[section] += buffer.size;
-            }
+        let (mut rest, mut crossing) = (vec![0; sections], vec![0; sections]);
+        for (index, buffer) in (0_u32..).zip(&ranked) {
+            let own = buffer.first..buffer.last;
+            members[own.clone()].iter_mut().for_each(|members: &mut Vec<u32>| members.push(index));
+            rest[own].iter_mut().for_each(|rest| *rest += buffer.size);
             crossing[buffer.first..buffer.last - 1].iter_mut().for_each(|crossing| *crossing += 1);
         }
-        let overlaps = Lists::new(buffers.iter().enumerate().map(|(index, buffer)| {
-            let meets = |(other, _): &(usize, &Buffer)| *other != index;
-            let others = buffers.iter().enumerate().filter(meets);
-            others
-                .filter(|(_, other)| other.first < buffer.last && buffer.first < other.last)
-                .map(|(other, _)| other as u32)
-                .collect()
-        }));
-        let least = (0..count).map(|index| {
-            overlaps.of(index).iter().map(|&other| buffers[other as usize].size).min().unwrap_or(u64::MAX / 4)
-        });
-        let least = least.collect();
-        let twin = (0..count).map(|index| {
-            let own = &buffers[index];
-            let like = |other: &Buffer| (other.size, other.first, other.last) == (own.size, own.first, own.last);
-            buffers[..index].iter().rposition(like).map(|other| other as u32)
-        });
-        let twin = twin.collect();
-        let witness = members.iter().map(|members| members.first().copied().unwrap_or(0)).collect();
+        let neighbours = Lists::new(order.iter().map(|&at| overlaps.of(at).iter().map(|&other| rank[other])));
+        let least = order.iter().map(|&at| overlaps.of(at).iter().map(|&other| buffers[other].size).min());
         let state = State {
             floor: vec![0; count],
             rest,
             crossing,
-            witness,
+            witness: members.iter().map(|members| members.first().copied().unwrap_or(0)).collect(),
             log: Vec::new(),
             open: (0..count as u32).collect(),
             candidates: Vec::new(),
         };
-        let members = Lists::new(members.into_iter());
-        Search { buffers, overlaps, members, least, twin, capacity: 0, nodes: 0, state, offsets: vec![0; count] }
+        Search {
+            overlaps: neighbours,
+            members: Lists::new(members.into_iter().map(Vec::into_iter)),
+            least: least.map(|least| least.unwrap_or(NEVER)).collect(),
+            twins: twins(&ranked),
+            buffers: ranked,
+            capacity: 0,
+            nodes: 0,
+            depth: 0,
+            state,
+            failures: vec![0; sections],
+            offsets: vec![0; count],
+        }
+    }
+
+    /// Where the buffers are placed, by rank. Complete when a placement was found.
+    pub(super) fn offsets(&self) -> &[u64] {
+        &self.offsets
+    }
+
+    /// How often each section was the reason to give up a node.
+    pub(super) fn failures(&self) -> &[u64] {
+        &self.failures
     }
 
     /// Looks for a placement of at most this height, for at most so many nodes.
@@ -163,11 +184,12 @@ impl Search {
         let end = self.state.candidates.len();
         let mut outcome = Outcome::Impossible;
         for at in begin..end {
-            if self.nodes == 0 || !budget.step() {
+            if self.nodes == 0 || self.depth == DEEPEST || !budget.step() {
                 outcome = Outcome::Undecided;
                 break;
             }
             self.nodes -= 1;
+            self.depth += 1;
             let candidate = self.state.candidates[at];
             let logged = self.state.log.len();
             outcome = match self.place(candidate) && self.is_possible(part, candidate) {
@@ -175,6 +197,7 @@ impl Search {
                 false => Outcome::Impossible,
             };
             self.take_back(candidate, logged);
+            self.depth -= 1;
             if outcome != Outcome::Impossible {
                 break;
             }
@@ -191,7 +214,7 @@ impl Search {
         let lowest_end = ends.min().unwrap_or(0);
         for &index in open {
             let offset = floor[index as usize];
-            let twin_first = || self.twin[index as usize].is_some_and(|twin| floor[twin as usize] != PLACED);
+            let twin_first = || self.twins[index as usize].is_some_and(|twin| floor[twin as usize] != PLACED);
             if offset < lowest_end && (offset, index) >= last && !twin_first() {
                 candidates.push((offset, index));
             }
@@ -214,7 +237,10 @@ impl Search {
             if *floor < end {
                 log.push((other, *floor));
                 *floor = end;
-                fits &= end + self.buffers[other as usize].size <= self.capacity;
+                if end + self.buffers[other as usize].size > self.capacity {
+                    fits = false;
+                    self.failures[self.buffers[other as usize].first] += 1;
+                }
             }
         }
         fits
@@ -237,6 +263,7 @@ impl Search {
                 continue;
             }
             let Some(highest) = self.capacity.checked_sub(rest[section]) else {
+                self.failures[section] += 1;
                 return false;
             };
             let goes_low = |index: u32| {
@@ -248,7 +275,10 @@ impl Search {
             if !goes_low(witness[section]) {
                 match self.members.of(section).iter().find(|&&index| goes_low(index)) {
                     Some(&index) => witness[section] = index,
-                    None => return false,
+                    None => {
+                        self.failures[section] += 1;
+                        return false;
+                    }
                 }
             }
         }

@@ -9,9 +9,11 @@
 mod support;
 
 use breakable_cuda_graph::demo::Ops;
-use breakable_cuda_graph::driver::{Kernel, LaunchConfig, Stream};
+use breakable_cuda_graph::driver::{Context, Event, EventFlags, Kernel, LaunchConfig, Stream};
 use breakable_cuda_graph::sys::CUresult;
-use breakable_cuda_graph::{Break, BreakableCapture, CapturePool, DType, Error, Result, Tensor, break_here, eager};
+use breakable_cuda_graph::{
+    Break, BreakKind, BreakOptions, BreakableCapture, CapturePool, DType, Error, Result, Tensor, break_here, eager,
+};
 use clap::Parser;
 use core::ffi::c_void;
 use std::time::Instant;
@@ -37,6 +39,9 @@ struct Arguments {
     /// Replays in a block.
     #[arg(long, default_value_t = 10)]
     replays: usize,
+    /// Elements of every tensor: with the default, kernels of well under a microsecond.
+    #[arg(long, default_value_t = 1024)]
+    elements: usize,
     /// Which driver to use.
     #[arg(long, value_enum, default_value_t)]
     driver: support::Choice,
@@ -44,9 +49,6 @@ struct Arguments {
     #[arg(long, hide = true)]
     bench: bool,
 }
-
-/// The elements of every tensor: kernels of well under a microsecond.
-const ELEMENTS: usize = 1024;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
@@ -58,31 +60,30 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let stream = Stream::new(&context)?;
     let pool = CapturePool::new(&context)?;
     let ops = Ops::load(&context)?;
-    let input = Tensor::from_slice(&stream, &[1.0_f32; ELEMENTS], &[ELEMENTS])?;
+    let input = Tensor::from_slice(&stream, &vec![1.0_f32; arguments.elements], &[arguments.elements])?;
 
-    let mut capture = capture_program(&pool, &stream, &ops, &input, &arguments, false)?;
-    let mut checked = capture_program(&pool, &stream, &ops, &input, &arguments, true)?;
-
-    let execs: Vec<_> = capture.execs().map(|exec| exec.as_raw()).collect();
+    let mut captures = Vec::new();
+    for (_, kind, checked) in CAPTURES {
+        captures.push(capture_program(&pool, &stream, &ops, &input, &arguments, kind, checked)?);
+    }
+    let execs: Vec<_> = captures[0].execs().map(|exec| exec.as_raw()).collect();
     let bare = Bare::new(&ops, &stream, &arguments)?;
     let raw_stream = stream.as_raw();
     let table = driver.table();
     let (launch, graph_launch) =
         (table.cuLaunchKernel.ok_or("cuLaunchKernel")?, table.cuGraphLaunch.ok_or("cuGraphLaunch")?);
-    let mut times: [Vec<f64>; ARMS.len()] = Default::default();
+    let mut times: [Vec<f64>; ARMS] = Default::default();
     context.with_current(|| -> std::result::Result<(), Box<dyn std::error::Error>> {
         for block in 0..arguments.blocks + 10 {
-            let mut block_times = [0.0; ARMS.len()];
+            let mut block_times = [0.0; ARMS];
             // The arm that goes first alternates, so that none always finds the machine as another left it.
-            for turn in 0..ARMS.len() {
-                let arm = (turn + block) % ARMS.len();
+            for turn in 0..ARMS {
+                let arm = (turn + block) % ARMS;
                 for _ in 0..arguments.replays {
                     stream.synchronize()?;
                     let start = Instant::now();
-                    if arm == 0 {
+                    if let Some(capture) = captures.get_mut(arm) {
                         let _ = capture.replay(&stream)?;
-                    } else if arm == 1 {
-                        let _ = checked.replay(&stream)?;
                     } else {
                         for (at, &exec) in execs.iter().enumerate() {
                             // SAFETY: a live exec of a live capture.
@@ -108,6 +109,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     })??;
     stream.synchronize()?;
 
+    // Back to back, between two events: the longer of the device's time and the host's.
+    let device = captures
+        .iter_mut()
+        .map(|capture| device_time(&context, &stream, capture, arguments.blocks / 10 + 1))
+        .collect::<Result<Vec<_>>>()?;
     let ratios: Vec<[f64; 3]> = times
         .iter()
         .map(|arm| quartiles(&mut arm.iter().zip(&times[BARE]).map(|(arm, bare)| arm / bare).collect::<Vec<_>>()))
@@ -123,38 +129,74 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             arguments.blocks,
             arguments.replays
         );
-        println!("{:<24} {:>8} {:>18} {:>10} {:>18}", "arm", "host µs", "quartiles", "over bare", "quartiles");
+        println!(
+            "{:<24} {:>8} {:>18} {:>10} {:>18} {:>13}",
+            "arm", "host µs", "quartiles", "over bare", "quartiles", "back to back"
+        );
     }
-    for ((arm, [low, median, high]), [ratio_low, ratio, ratio_high]) in ARMS.into_iter().zip(times).zip(ratios) {
+    let names = CAPTURES.iter().map(|(name, ..)| *name).chain(["bare loop"]);
+    let device = device.into_iter().map(Some).chain([None]);
+    for (((arm, [low, median, high]), [ratio_low, ratio, ratio_high]), device) in
+        names.zip(times).zip(ratios).zip(device)
+    {
         if arguments.json {
             let row = serde_json::json!({
                 "bench": "replay", "arm": arm, "driver": driver.origin().to_string(), "segments": arguments.segments,
                 "kernels": arguments.kernels, "break_kernels": arguments.break_kernels, "blocks": arguments.blocks,
                 "host_us_median": median, "host_us_quartiles": [low, high],
                 "over_bare_median": ratio, "over_bare_quartiles": [ratio_low, ratio_high],
+                "elements": arguments.elements, "back_to_back_us": device,
             });
             println!("{row}");
         } else {
             let (spread, ratio_spread) =
                 (format!("{low:.1} to {high:.1}"), format!("{ratio_low:.4} to {ratio_high:.4}"));
-            println!("{arm:<24} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18}");
+            let device = device.map_or_else(String::new, |device| format!("{device:.1}"));
+            println!("{arm:<24} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18} {device:>13}");
         }
     }
     Ok(())
 }
 
-/// What is compared, each with the bare loop.
-const ARMS: [&str; 3] = ["replay", "replay, checked launches", "bare loop"];
-const BARE: usize = 2;
+/// What is captured and compared with the bare loop: its name, what its breaks are, and whether their operations check what they are given.
+const CAPTURES: [(&str, BreakKind, bool); 5] = [
+    ("live", BreakKind::Live, false),
+    ("live, checked launches", BreakKind::Live, true),
+    ("recorded", BreakKind::Recorded, false),
+    ("recorded, checked", BreakKind::Recorded, true),
+    ("one frozen graph", BreakKind::Inline, false),
+];
+const BARE: usize = CAPTURES.len();
+const ARMS: usize = BARE + 1;
+
+/// Microseconds of one replay among many.
+fn device_time(context: &Context, stream: &Stream, capture: &mut BreakableCapture<'_>, rounds: usize) -> Result<f64> {
+    const REPLAYS: usize = 20;
+    let event = || Event::with_flags(context, EventFlags::TIMING);
+    let (from, to) = (event()?, event()?);
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        stream.synchronize()?;
+        from.record(stream)?;
+        for _ in 0..REPLAYS {
+            let _ = capture.replay(stream)?;
+        }
+        to.record(stream)?;
+        to.synchronize()?;
+        times.push(to.elapsed_since(&from)?.as_secs_f64() * 1e6 / REPLAYS as f64);
+    }
+    Ok(quartiles(&mut times)[1])
+}
 
 /// Captures the program. In the breaks, kernels are launched with arguments that were laid out once, as an engine does that has its own
-/// launches; or, `checked`, by operations that check shapes and places on every launch.
+/// launches; or, `checked`, by operations that check shapes and places on every launch. Inline breaks are captured: one graph, in which nothing is live.
 fn capture_program(
     pool: &CapturePool,
     stream: &Stream,
     ops: &Ops,
     input: &Tensor,
     arguments: &Arguments,
+    kind: BreakKind,
     checked: bool,
 ) -> Result<BreakableCapture<'static>> {
     let forward = || -> Result<Tensor> {
@@ -167,7 +209,7 @@ fn capture_program(
                 let handoff = ops.empty_like(&h)?;
                 let prepared = ops.scale_raw(&h, 1.0, &handoff)?;
                 h = break_here(
-                    "attention",
+                    BreakOptions::new("attention").kind(kind),
                     handoff,
                     [&h],
                     break_operation(ops.clone(), prepared, arguments.break_kernels, checked),
@@ -222,8 +264,10 @@ struct Bare {
 
 impl Bare {
     fn new(ops: &Ops, stream: &Stream, _arguments: &Arguments) -> Result<Bare> {
-        let buffers =
-            [Tensor::zeros(stream, DType::F32, &[ELEMENTS])?, Tensor::zeros(stream, DType::F32, &[ELEMENTS])?];
+        let buffers = [
+            Tensor::zeros(stream, DType::F32, &[arguments.elements])?,
+            Tensor::zeros(stream, DType::F32, &[arguments.elements])?,
+        ];
         let (kernel, config, values) = ops.scale_raw(&buffers[0], 1.0, &buffers[1])?;
         Ok(Bare {
             function: kernel.as_raw(),

@@ -37,6 +37,28 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
+    /// A recorded break did what only a live one may do. Nothing of its stretch was launched; the capture can be replayed again.
+    #[error(
+        "break {index} ({name:?}) can't be recorded: {source}; a recorded break only enqueues work on its stream: take out what allocates, synchronises or queries, or make the break live"
+    )]
+    NotRecordable {
+        /// Its name.
+        name: String,
+        /// Its place among the capture's breaks.
+        index: usize,
+        /// What it did.
+        source: Box<Error>,
+    },
+    /// A recorded break asked for more temporaries than it did when it was captured. Where that happens in a replay, its stretch is launched piece by piece.
+    #[error(
+        "a recorded break asked for {requested} bytes of scratch where {left} are left: what it took at capture is all there is"
+    )]
+    ScratchExceeded {
+        /// What was asked for, in bytes.
+        requested: usize,
+        /// What was left, in bytes.
+        left: usize,
+    },
     /// A segment could not be launched in a replay. Later steps did not run; the capture can be replayed again.
     #[error("segment {index} could not be launched: {source}")]
     Segment {
@@ -307,7 +329,9 @@ impl Error {
         match self {
             Error::Call(error) => Some(*error),
             Error::Instantiate(error) => Some(error.error),
-            Error::Break { source, .. } | Error::Segment { source, .. } => source.driver_call(),
+            Error::Break { source, .. } | Error::NotRecordable { source, .. } | Error::Segment { source, .. } => {
+                source.driver_call()
+            }
             Error::OutOfMemory(error) => error.call,
             Error::Capture(error) => error.first_call.or_else(|| error.source.driver_call()),
             _ => None,

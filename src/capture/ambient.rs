@@ -3,6 +3,7 @@
 
 use super::recorder::Recorder;
 use super::scope::Scope;
+use super::scratch::Scratch;
 use crate::driver::{Stream, window};
 use crate::error::{Error, Result};
 use crate::pool::trace::Role;
@@ -36,6 +37,15 @@ pub(super) enum Kind {
         /// What records. Valid as long as the frame is on the stack.
         recorder: *const Recorder<'static>,
     },
+    /// The operation of an inline break: part of its recording's segment, and breaks of its own run straight through.
+    Inline {
+        /// The recording's number.
+        number: u64,
+        /// Where its tensors come from.
+        source: Source,
+    },
+    /// The operation of a recorded break, while it is recorded: its tensors come from the break's scratch.
+    Body(Arc<Scratch>),
 }
 
 /// Where a recording's tensors come from.
@@ -105,7 +115,7 @@ pub(super) fn innermost<R>(look: impl FnOnce(&Frame) -> R) -> Result<R> {
 pub(super) fn recorder() -> Option<*const Recorder<'static>> {
     innermost(|frame| match frame.kind {
         Kind::Recording { recorder, .. } => Some(recorder),
-        Kind::Eager(_) => None,
+        Kind::Eager(_) | Kind::Inline { .. } | Kind::Body(_) => None,
     })
     .ok()
     .flatten()
@@ -148,7 +158,8 @@ pub fn empty(dtype: DType, shape: &[usize]) -> Result<Tensor> {
     match kind {
         Kind::Eager(None) => pool.temporary(&stream, dtype, shape),
         Kind::Eager(Some(tracer)) => pool.traced(&tracer, Role::Scratch, 0, &stream, dtype, shape),
-        Kind::Recording { number, source, .. } => {
+        Kind::Body(scratch) => scratch.tensor(dtype, shape),
+        Kind::Recording { number, source, .. } | Kind::Inline { number, source } => {
             source.tensor(&pool, &stream, number, Role::Intermediate, dtype, shape)
         }
     }

@@ -8,6 +8,21 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
+/// When a break's operation runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum BreakKind {
+    /// On every replay, between two launches. It may do anything: allocate, synchronise, read results on the host.
+    #[default]
+    Live,
+    /// On every replay, before the launch: it only enqueues work on the break's stream, which is recorded anew each time and patched into one exec together
+    /// with the segments around it. Host values that it reads (the forward context, the valid rows) are live; device data is not there yet when it
+    /// runs. It may run more than once in a replay, and twice when it is captured.
+    Recorded,
+    /// Once, at capture time, as part of the segment: for work that is the same on every replay.
+    Inline,
+}
+
 /// How a break is recorded. A `&'static str` or a `String` is a break of that name with the defaults.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -17,12 +32,14 @@ pub struct BreakOptions {
     /// Whether the leading dimension of its handoffs is rows, so that their padded tail is scrubbed when a replay has fewer valid rows. On by
     /// default.
     pub leading_dimension_is_rows: bool,
+    /// When its operation runs.
+    pub kind: BreakKind,
 }
 
 impl BreakOptions {
     /// A break of this name.
     pub fn new(name: impl Into<Cow<'static, str>>) -> BreakOptions {
-        BreakOptions { name: name.into(), leading_dimension_is_rows: true }
+        BreakOptions { name: name.into(), leading_dimension_is_rows: true, kind: BreakKind::Live }
     }
 
     /// Its handoffs' leading dimension isn't rows: they are never scrubbed.
@@ -30,6 +47,25 @@ impl BreakOptions {
     pub fn not_rows(mut self) -> BreakOptions {
         self.leading_dimension_is_rows = false;
         self
+    }
+
+    /// Its operation runs then.
+    #[must_use]
+    pub fn kind(mut self, kind: BreakKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Its operation only enqueues work, which is patched into the exec around it: [`BreakKind::Recorded`].
+    #[must_use]
+    pub fn recorded(self) -> Self {
+        self.kind(BreakKind::Recorded)
+    }
+
+    /// Its operation is captured once, with the segment: [`BreakKind::Inline`].
+    #[must_use]
+    pub fn inline(self) -> Self {
+        self.kind(BreakKind::Inline)
     }
 }
 

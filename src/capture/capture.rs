@@ -2,6 +2,7 @@
 
 use super::program::{Program, Step};
 use super::state::State;
+use super::stretch::RecordedStats;
 use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, NodeCounts, Owner, Stream};
 use crate::error::{Error, Result};
 use crate::pool::{CapturePool, TracePlan};
@@ -19,7 +20,7 @@ pub enum CaptureExecution {
 }
 
 /// How a forward is captured.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CaptureOptions {
     /// A name for errors and reports.
@@ -37,6 +38,24 @@ pub struct CaptureOptions {
     /// Where its blocks go, in memory that the pool took with [`CapturePool::take_plan`]. A recording that differs from the trace is captured all the
     /// same, with more memory: see [`CapturePool::last_divergence`].
     pub plan: Option<TracePlan>,
+    /// The most execs of one stretch of recorded breaks, each for bodies of another shape: other nodes, as a library may have for other sizes. Beyond it
+    /// a stretch is launched piece by piece.
+    pub max_recorded_shapes: usize,
+}
+
+impl Default for CaptureOptions {
+    fn default() -> CaptureOptions {
+        CaptureOptions {
+            name: None,
+            bucket: None,
+            mode: CaptureMode::default(),
+            execution: CaptureExecution::default(),
+            stream: None,
+            instantiate: InstantiateFlags::default(),
+            plan: None,
+            max_recorded_shapes: 8,
+        }
+    }
 }
 
 impl CaptureOptions {
@@ -111,7 +130,7 @@ pub struct CaptureReport {
     pub segments: usize,
     /// The breaks' names, in order.
     pub breaks: Vec<String>,
-    /// Execs that a replay launches: segments that have nodes.
+    /// Execs that a replay launches.
     pub launches: usize,
     /// The segments' nodes.
     pub nodes: NodeCounts,
@@ -191,7 +210,7 @@ impl<'env> BreakableCapture<'env> {
         self.program.breaks
     }
 
-    /// Execs that a replay launches: segments without nodes are recorded and not launched.
+    /// Execs that a replay launches: segments without nodes are recorded and not launched, and those with recorded breaks between them are one.
     pub fn num_launches(&self) -> usize {
         self.program.launches()
     }
@@ -206,7 +225,19 @@ impl<'env> BreakableCapture<'env> {
         self.program.steps.iter().filter_map(|step| match step {
             Step::Segment { exec, .. } => Some(exec),
             Step::Break(_) => None,
+            Step::Stretch(stretch) => stretch.exec(),
         })
+    }
+
+    /// What its recorded breaks cost and saved so far.
+    pub fn recorded_stats(&self) -> RecordedStats {
+        let mut stats = RecordedStats::default();
+        for step in &self.program.steps {
+            if let Step::Stretch(stretch) = step {
+                stats += stretch.stats();
+            }
+        }
+        stats
     }
 
     /// Whether it can be replayed.
@@ -226,10 +257,7 @@ impl<'env> BreakableCapture<'env> {
 
     /// What it is made of.
     pub fn report(&self) -> CaptureReport {
-        let breaks = self.program.steps.iter().filter_map(|step| match step {
-            Step::Break(step) => Some(step.options.name.to_string()),
-            Step::Segment { .. } => None,
-        });
+        let breaks = self.program.breaks().map(|step| step.options.name.to_string());
         CaptureReport {
             name: self.options.name.clone(),
             bucket: self.options.bucket,

@@ -5,6 +5,7 @@
 //! - `breaks` is what a break sees and returns.
 //! - `program` is the recorded list of steps.
 //! - `recorder` builds it: it ends a segment, runs and records the break, opens the next segment.
+//! - `stretch` is segments and recorded breaks as one exec; `scratch` is where the temporaries of recorded breaks lie.
 //! - `state` is the capture's life as a state machine.
 //! - `tracing` runs a forward and writes down what a recording would ask of the pool.
 //! - `capture` is [`BreakableCapture`]; `record` and `replay` are its two halves.
@@ -23,12 +24,15 @@ mod record;
 mod recorder;
 mod replay;
 mod scope;
+mod scratch;
 mod state;
+mod stretch;
 mod tracing;
 
 pub use ambient::{active_forward, current_forward_ctx, current_stream, eager, empty, forbid_in_segment, is_capturing};
-pub use breaks::{Break, BreakOptions, Outputs};
+pub use breaks::{Break, BreakKind, BreakOptions, Outputs};
 pub use capture::{BreakableCapture, CaptureExecution, CaptureOptions, CaptureReport};
 pub use replay::{ReplayOptions, Replayed};
 pub use scope::{Scope, break_here, break_point};
+pub use stretch::RecordedStats;
 pub use tracing::trace;

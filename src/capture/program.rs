@@ -1,6 +1,7 @@
 //! The recorded list of steps.
 
 use super::breaks::{Break, BreakOptions};
+use super::stretch::{Piece, Stretch};
 use crate::driver::window::Kept;
 use crate::driver::{GraphExec, NodeCounts, Stream};
 use crate::error::{Error, Result};
@@ -18,6 +19,8 @@ pub(super) enum Step<'env> {
     Segment { exec: GraphExec, index: usize, nodes: usize },
     /// Runs a break.
     Break(BreakStep<'env>),
+    /// Launches segments and recorded breaks together.
+    Stretch(Stretch<'env>),
 }
 
 /// A recorded break.
@@ -43,9 +46,29 @@ pub(super) struct Program<'env> {
 }
 
 impl Program<'_> {
-    /// Segments that have nodes.
+    /// Execs that a replay launches.
     pub(super) fn launches(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step, Step::Segment { .. })).count()
+        self.steps.iter().filter(|step| !matches!(step, Step::Break(_))).count()
+    }
+
+    /// Breaks that run on every replay, in order.
+    pub(super) fn breaks(&self) -> impl Iterator<Item = &BreakStep<'_>> {
+        self.steps.iter().flat_map(|step| match step {
+            Step::Segment { .. } => Vec::new(),
+            Step::Break(step) => vec![step],
+            Step::Stretch(stretch) => stretch.breaks().collect(),
+        })
+    }
+
+    /// Takes all that launches refer to.
+    pub(super) fn take_kept(&mut self) -> Vec<Kept> {
+        let mut kept = std::mem::take(&mut self.kept);
+        for step in &mut self.steps {
+            if let Step::Stretch(stretch) = step {
+                stretch.take_kept(&mut kept);
+            }
+        }
+        kept
     }
 }
 
@@ -56,16 +79,13 @@ impl Program<'_> {
         hash.number(self.segments);
         for step in &self.steps {
             match step {
-                Step::Segment { index, nodes, .. } => [1, *index, *nodes].map(|number| hash.number(number)),
-                Step::Break(step) => {
-                    hash.bytes(step.options.name.as_bytes());
-                    for handoff in &step.handoffs {
-                        hash.bytes(handoff.dtype().name().as_bytes());
-                        handoff.shape().iter().for_each(|length| hash.number(*length));
-                    }
-                    [2, step.inputs.len(), step.handoffs.len()].map(|number| hash.number(number))
-                }
-            };
+                Step::Segment { index, nodes, .. } => hash.segment(*index, *nodes),
+                Step::Break(step) => hash.a_break(2, step),
+                Step::Stretch(stretch) => stretch.pieces().iter().for_each(|piece| match piece {
+                    Piece::Segment(segment) => hash.segment(segment.index, segment.nodes),
+                    Piece::Recorded(recorded) => hash.a_break(3, &recorded.step),
+                }),
+            }
         }
         hash.0
     }
@@ -81,6 +101,19 @@ impl Default for Fnv {
 }
 
 impl Fnv {
+    fn segment(&mut self, index: usize, nodes: usize) {
+        [1, index, nodes].into_iter().for_each(|number| self.number(number));
+    }
+
+    fn a_break(&mut self, kind: usize, step: &BreakStep<'_>) {
+        self.bytes(step.options.name.as_bytes());
+        for handoff in &step.handoffs {
+            self.bytes(handoff.dtype().name().as_bytes());
+            handoff.shape().iter().for_each(|length| self.number(*length));
+        }
+        [kind, step.inputs.len(), step.handoffs.len()].into_iter().for_each(|number| self.number(number));
+    }
+
     fn bytes(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     }

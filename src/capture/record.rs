@@ -46,9 +46,7 @@ impl<'env> BreakableCapture<'env> {
             pool.clone(),
             stream.clone(),
             Source::Blocks(pool.key_of(&stream)?),
-            self.options.mode,
-            self.options.execution,
-            self.options.instantiate,
+            &self.options,
         );
         let join = Event::new(stream.context())?;
         turn.order(&stream)?;

@@ -1,9 +1,11 @@
 //! Builds the program: ends a segment, runs and records the break, opens the next segment.
 
 use super::ambient::{self, Frame, Kind, Source};
-use super::breaks::{Break, BreakOptions, Outputs};
-use super::capture::CaptureExecution;
+use super::breaks::{Break, BreakKind, BreakOptions, Outputs};
+use super::capture::{CaptureExecution, CaptureOptions};
 use super::program::{BreakStep, Operation, Program, Step};
+use super::scratch::{self, Scratch};
+use super::stretch::{Piece, RecordedPiece, SegmentPiece, Stretch};
 use crate::driver::window::{Failed, Window};
 use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream};
 use crate::error::{Error, Result};
@@ -12,7 +14,7 @@ use crate::pool::trace::Role;
 use crate::pool::tracer::Tracer;
 use crate::sys::{CUresult, CallError};
 use crate::tensor::padding::{check_landing, land};
-use crate::tensor::{Place, Tensor};
+use crate::tensor::{DType, Place, Tensor};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ pub(crate) struct Recorder<'env> {
     pub(super) mode: CaptureMode,
     pub(super) execution: CaptureExecution,
     pub(super) flags: InstantiateFlags,
+    pub(super) max_variants: usize,
     building: RefCell<Building<'env>>,
 }
 
@@ -33,6 +36,10 @@ struct Building<'env> {
     /// The open segment.
     window: Option<Window>,
     program: Program<'env>,
+    /// What came since the last live break, while it waits for what follows.
+    pieces: Vec<Piece<'env>>,
+    /// Where bodies of recorded breaks are recorded; made for the first.
+    side: Option<Stream>,
     /// The operations of the segment that was ended last.
     operations: usize,
     /// The operations of a trace's breaks.
@@ -42,24 +49,34 @@ struct Building<'env> {
 }
 
 impl<'env> Recorder<'env> {
-    pub(super) fn new(
-        number: u64,
-        pool: PoolHandle,
-        stream: Stream,
-        source: Source,
-        mode: CaptureMode,
-        execution: CaptureExecution,
-        flags: InstantiateFlags,
-    ) -> Self {
-        let building =
-            Building { window: None, program: Program::default(), operations: 0, traced: Vec::new(), failed: false };
-        Recorder { number, pool, stream, source, mode, execution, flags, building: RefCell::new(building) }
+    pub(super) fn new(number: u64, pool: PoolHandle, stream: Stream, source: Source, options: &CaptureOptions) -> Self {
+        let CaptureOptions { mode, execution, instantiate: flags, max_recorded_shapes: max_variants, .. } = *options;
+        let building = Building {
+            window: None,
+            program: Program::default(),
+            pieces: Vec::new(),
+            side: None,
+            operations: 0,
+            traced: Vec::new(),
+            failed: false,
+        };
+        Recorder {
+            number,
+            pool,
+            stream,
+            source,
+            mode,
+            execution,
+            flags,
+            max_variants,
+            building: RefCell::new(building),
+        }
     }
 
     /// Runs a forward as a recording does, without capturing: what it asks of the pool is written down.
     pub(super) fn tracing(pool: PoolHandle, stream: Stream, number: u64, tracer: Arc<Tracer>) -> Self {
         let source = Source::Traced(tracer);
-        Recorder::new(number, pool, stream, source, Default::default(), Default::default(), Default::default())
+        Recorder::new(number, pool, stream, source, &CaptureOptions::default())
     }
 
     /// What writes the trace, if this is one.
@@ -80,31 +97,31 @@ impl<'env> Recorder<'env> {
         Ok(())
     }
 
-    /// Ends the open segment and makes a step of it, unless it has no nodes.
-    pub(super) fn end_segment(&self) -> Result<()> {
+    /// Ends the open segment and makes a step of it, or a piece of a stretch, unless it has no nodes.
+    pub(super) fn end_segment(&self, next: Next) -> Result<()> {
         if self.tracer().is_some() {
             return Ok(());
         }
-        let (window, index) = {
+        let (window, index, alone) = {
             let mut building = self.building.borrow_mut();
-            (building.window.take(), building.program.segments)
+            (building.window.take(), building.program.segments, building.pieces.is_empty() && next != Next::Recorded)
         };
         let Some(window) = window else { return Err(Error::Poisoned) };
-        let ended = self.make_segment(window);
+        let ended = self.make_segment(window, index, alone).and_then(|made| {
+            self.building.borrow_mut().pieces.extend(made.map(Piece::Segment));
+            if next == Next::Recorded { Ok(()) } else { self.close_stretch() }
+        });
         let mut building = self.building.borrow_mut();
-        match ended {
-            Ok(None) => {}
-            Ok(Some((exec, nodes))) => building.program.steps.push(Step::Segment { exec, index, nodes }),
-            Err(error) => {
-                building.failed = true;
-                return Err(error);
-            }
+        if let Err(error) = ended {
+            building.failed = true;
+            return Err(error);
         }
         building.program.segments += 1;
         Ok(())
     }
 
-    fn make_segment(&self, window: Window) -> Result<Option<(GraphExec, usize)>> {
+    /// `alone`: no recorded break is beside it.
+    fn make_segment(&self, window: Window, index: usize, alone: bool) -> Result<Option<SegmentPiece>> {
         let captured = match window.close() {
             Ok(captured) => captured,
             Err(failed) => {
@@ -128,12 +145,34 @@ impl<'env> Recorder<'env> {
         if nodes.total() == 0 {
             return Ok(None);
         }
-        let exec = GraphExec::new(&graph, self.flags)?;
-        if self.execution == CaptureExecution::RunThrough {
+        let runs = self.execution == CaptureExecution::RunThrough;
+        let exec = if alone || runs { Some(GraphExec::new(&graph, self.flags)?) } else { None };
+        if let Some(exec) = exec.as_ref().filter(|_| runs) {
             // SAFETY: the recording keeps what the graph refers to, and the pool's memory is live.
             unsafe { exec.launch(&self.stream)? };
         }
-        Ok(Some((exec, nodes.total())))
+        Ok(Some(SegmentPiece { graph, index, nodes: nodes.total(), exec }))
+    }
+
+    /// Makes steps of what came since the last live break.
+    fn close_stretch(&self) -> Result<()> {
+        let (pieces, side) = {
+            let mut building = self.building.borrow_mut();
+            (std::mem::take(&mut building.pieces), building.side.clone())
+        };
+        let recorded = pieces.iter().any(|piece| matches!(piece, Piece::Recorded(_)));
+        if let (true, Some(side)) = (recorded, side) {
+            let stretch = Stretch::new(pieces, side, self.flags, self.max_variants, &self.stream)?;
+            self.building.borrow_mut().program.steps.push(Step::Stretch(stretch));
+            return Ok(());
+        }
+        for piece in pieces {
+            if let Piece::Segment(SegmentPiece { graph, index, nodes, exec }) = piece {
+                let exec = exec.map_or_else(|| GraphExec::new(&graph, self.flags), Ok)?;
+                self.building.borrow_mut().program.steps.push(Step::Segment { exec, index, nodes });
+            }
+        }
+        Ok(())
     }
 
     /// Runs a break and records it. `into`: where its one result is to land, for `break_here`.
@@ -151,9 +190,16 @@ impl<'env> Recorder<'env> {
         if self.building.borrow().failed {
             return Err(Error::Poisoned);
         }
-        self.end_segment()?;
-        let ran = self.run_first(&options, &inputs, into.as_ref(), &mut operation);
-        let outputs = match ran {
+        let kind = options.kind;
+        if kind == BreakKind::Inline {
+            return self.run_inline(&options, &inputs, into.as_ref(), &mut operation);
+        }
+        let recorded = kind == BreakKind::Recorded;
+        self.end_segment(if recorded { Next::Recorded } else { Next::Other })?;
+        // The temporaries of a recorded break are measured: it will have as much scratch.
+        let measure = recorded.then(Tracer::new);
+        let tracer = measure.clone().or_else(|| self.tracer().cloned());
+        let outputs = match self.run_first(&options, &inputs, into.as_ref(), tracer, &mut operation) {
             Ok(outputs) => outputs,
             Err(error) => {
                 let index = self.building.borrow().program.breaks;
@@ -161,29 +207,112 @@ impl<'env> Recorder<'env> {
                 return Err(Error::Break { name: options.name.into_owned(), index, source: Box::new(error) });
             }
         };
+        let scratch = self.scratch(&options, measure.as_deref()).inspect_err(|_| self.fail())?;
         let held = |tensor: &Tensor| self.hold(tensor);
         if self.tracer().is_some() {
             // What the operation has taken by move lives as long as a capture would.
             self.building.borrow_mut().traced.push(Box::new(move |this, visit| operation(this)?.visit(visit)));
         } else {
-            let mut building = self.building.borrow_mut();
             let step = BreakStep {
                 options,
-                index: building.program.breaks,
+                index: self.building.borrow().program.breaks,
                 operation: Box::new(move |this, visit| operation(this)?.visit(visit)),
                 inputs: inputs.iter().map(|input| input.as_ref().map(held)).collect(),
                 handoffs: outputs.iter().map(held).collect(),
             };
-            building.program.breaks += 1;
-            building.program.steps.push(Step::Break(step));
+            if recorded {
+                self.add_recorded(step, scratch.as_ref()).inspect_err(|_| self.fail())?;
+            } else {
+                self.building.borrow_mut().program.steps.push(Step::Break(step));
+            }
+            self.building.borrow_mut().program.breaks += 1;
         }
-        if let Err(error) = self.open_segment() {
-            self.building.borrow_mut().failed = true;
-            return Err(error);
-        }
+        self.open_segment().inspect_err(|_| self.fail())?;
         let expected = outputs.len();
         let mut handoffs = outputs.into_iter();
         O::gather(&mut || handoffs.next()).ok_or(Error::OutputCount { expected, got: 0 })
+    }
+
+    /// Whatever the forward makes of it, the recording is lost.
+    fn fail(&self) {
+        self.building.borrow_mut().failed = true;
+    }
+
+    /// The scratch of a recorded break: as much of the pool as its temporaries took together.
+    fn scratch(&self, options: &BreakOptions, measure: Option<&Tracer>) -> Result<Option<Tensor>> {
+        let Some(measure) = measure else { return Ok(None) };
+        let requests = measure.finish();
+        let mut sizes = requests.requests().iter().map(|request| scratch::rounded(request.bytes));
+        let too_large = Error::Layout { reason: "a break's temporaries are larger than memory" };
+        let bytes = sizes.try_fold(0_usize, |sum, bytes| sum.checked_add(bytes?)).ok_or(too_large)?;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let region =
+            self.source.tensor(&self.pool, &self.stream, self.number, Role::Intermediate, DType::U8, &[bytes])?;
+        region.set_name(&format!("{}.scratch", options.name));
+        Ok(Some(region))
+    }
+
+    /// Records a break's body for the first time.
+    fn add_recorded(&self, step: BreakStep<'env>, region: Option<&Tensor>) -> Result<()> {
+        let side = self.building.borrow().side.clone();
+        let side = side.map_or_else(|| Stream::new(self.stream.context()), Ok)?;
+        self.building.borrow_mut().side = Some(side.clone());
+        let scratch = Scratch::new(region, self.stream.context(), self.number, self.pool.as_kept());
+        let (name, index) = (step.options.name.to_string(), step.index);
+        let mut piece = RecordedPiece::new(step, scratch, self.number);
+        if !piece.record(&side, None, &self.pool)? {
+            // It took less the time before.
+            let source = Box::new(Error::ScratchExceeded { requested: 0, left: 0 });
+            return Err(Error::NotRecordable { name, index, source });
+        }
+        self.building.borrow_mut().pieces.push(Piece::Recorded(piece));
+        Ok(())
+    }
+
+    /// Runs an inline break: what it enqueues goes into the open segment.
+    fn run_inline<O, F>(
+        &self,
+        options: &BreakOptions,
+        inputs: &[Option<Tensor>],
+        into: Option<&Tensor>,
+        operation: &mut F,
+    ) -> Result<O>
+    where
+        O: Outputs,
+        F: FnMut(&Break<'_>) -> Result<O>,
+    {
+        let kind = Kind::Inline { number: self.number, source: self.source.clone() };
+        let frame = ambient::enter(Frame { kind, stream: self.stream.clone(), pool: self.pool.clone() });
+        let handoffs: Vec<Tensor> = into.into_iter().cloned().collect();
+        let ran = operation(&self.as_break(options, inputs, &handoffs)).and_then(|outputs| {
+            let Some(into) = into else { return Ok(outputs) };
+            let count = outputs.visit(&mut |index, result| match index {
+                0 => land(&self.stream, &result, into, None),
+                _ => Err(Error::OutputCount { expected: 1, got: index + 1 }),
+            })?;
+            let mut once = Some(into.clone());
+            O::gather(&mut || once.take()).ok_or(Error::OutputCount { expected: 1, got: count })
+        });
+        drop(frame);
+        ran.map_err(|error| {
+            self.fail();
+            let index = self.building.borrow().program.breaks;
+            Error::Break { name: options.name.to_string(), index, source: Box::new(error) }
+        })
+    }
+
+    /// What an operation is given at capture time.
+    fn as_break<'b>(
+        &'b self,
+        options: &'b BreakOptions,
+        inputs: &'b [Option<Tensor>],
+        handoffs: &'b [Tensor],
+    ) -> Break<'b> {
+        let depth = ambient::depth();
+        let (name, stream) = (&*options.name, &self.stream);
+        Break { name, stream, inputs, handoffs, valid_rows: None, depth, _thread: PhantomData }
     }
 
     /// The first run of a break, with handoffs made of what it returns.
@@ -192,25 +321,17 @@ impl<'env> Recorder<'env> {
         options: &BreakOptions,
         inputs: &[Option<Tensor>],
         into: Option<&Tensor>,
+        tracer: Option<Arc<Tracer>>,
         operation: &mut F,
     ) -> Result<Vec<Tensor>>
     where
         O: Outputs,
         F: FnMut(&Break<'_>) -> Result<O>,
     {
-        let kind = Kind::Eager(self.tracer().cloned());
-        let frame = Frame { kind, stream: self.stream.clone(), pool: self.pool.clone() };
+        let frame = Frame { kind: Kind::Eager(tracer), stream: self.stream.clone(), pool: self.pool.clone() };
         let _frame = ambient::enter(frame);
         let handoffs: Vec<Tensor> = into.into_iter().cloned().collect();
-        let this = Break {
-            name: &options.name,
-            stream: &self.stream,
-            inputs,
-            handoffs: &handoffs,
-            valid_rows: None,
-            depth: ambient::depth(),
-            _thread: PhantomData,
-        };
+        let this = self.as_break(options, inputs, &handoffs);
         let mut outputs = Vec::new();
         operation(&this)?.visit(&mut |index, result| {
             let handoff = match into {
@@ -255,16 +376,16 @@ impl<'env> Recorder<'env> {
         if self.building.borrow().failed {
             return Err(Error::Poisoned);
         }
-        self.end_segment()?;
+        self.end_segment(Next::Other)?;
         Ok(std::mem::take(&mut self.building.borrow_mut().program))
     }
 
     /// Discards everything: ends an open segment, destroys what was made. Returns what failed in doing so.
     pub(super) fn discard(&self) -> Vec<CallError> {
-        let (window, program) = {
+        let (window, program, pieces) = {
             let mut building = self.building.borrow_mut();
             building.failed = true;
-            (building.window.take(), std::mem::take(&mut building.program))
+            (building.window.take(), std::mem::take(&mut building.program), std::mem::take(&mut building.pieces))
         };
         let mut notes = Vec::new();
         if let Some(window) = window {
@@ -277,7 +398,7 @@ impl<'env> Recorder<'env> {
                 }
             }
         }
-        drop(program);
+        drop((pieces, program));
         notes
     }
 
@@ -289,7 +410,16 @@ impl<'env> Recorder<'env> {
     }
 }
 
-fn why_segment_failed(failed: &Failed) -> Error {
+/// What follows a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// A recorded break: the segment becomes part of a stretch.
+    Recorded,
+    /// A live break, or the end.
+    Other,
+}
+
+pub(super) fn why_segment_failed(failed: &Failed) -> Error {
     match (failed.end.code(), failed.forked_at) {
         (CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED, forked_at) => {
             Error::UnjoinedWork { forked_at: forked_at.unwrap_or(0) }

@@ -3,9 +3,10 @@
 use super::ambient::{self, Frame, Kind};
 use super::capture::BreakableCapture;
 use super::program::Step;
+use crate::driver::window::Kept;
 use crate::driver::{Stream, StreamKind};
 use crate::error::{Error, Result};
-use crate::pool::CapturePool;
+use crate::pool::{CapturePool, PoolHandle};
 
 /// How a replay runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -81,23 +82,48 @@ impl BreakableCapture<'_> {
         let number = pool.next_replay();
         let frame = Frame { kind: Kind::Eager(None), stream: stream.clone(), pool: pool.clone() };
         let _frame = ambient::enter(frame);
-        for step in &mut self.program.steps {
-            match step {
-                Step::Segment { exec, index, .. } => {
-                    // SAFETY: the program keeps whatever the graph refers to, and its pool; their return waits for what is running.
-                    if let Err(error) = unsafe { exec.launch(stream) } {
-                        return Err(segment_failed(*index, error));
-                    }
-                }
-                Step::Break(step) => {
-                    if let Err(error) = step.run(stream, options.valid_rows) {
-                        return Err(break_failed(&step.options.name, step.index, error));
-                    }
-                }
-            }
+        // Empty without recorded breaks, and then it is no allocation.
+        let mut retired = Vec::new();
+        let ran = run(&mut self.program.steps, stream, options.valid_rows, pool, &mut retired);
+        if !retired.is_empty() {
+            drop(turn);
+            pool.let_go(retired);
         }
+        ran?;
         Ok(Replayed { pool: &self.pool, number })
     }
+}
+
+/// Runs the steps in order. `retired`: what recorded breaks referred to before.
+#[inline]
+fn run(
+    steps: &mut [Step<'_>],
+    stream: &Stream,
+    valid_rows: Option<usize>,
+    pool: &PoolHandle,
+    retired: &mut Vec<Kept>,
+) -> Result<()> {
+    for step in steps {
+        match step {
+            Step::Segment { exec, index, .. } => {
+                // SAFETY: the program keeps whatever the graph refers to, and its pool; their return waits for what is running.
+                if let Err(error) = unsafe { exec.launch(stream) } {
+                    return Err(segment_failed(*index, error));
+                }
+            }
+            Step::Break(step) => {
+                if let Err(error) = step.run(stream, valid_rows) {
+                    return Err(break_failed(&step.options.name, step.index, error));
+                }
+            }
+            Step::Stretch(stretch) => {
+                let ran = stretch.run(stream, valid_rows, pool);
+                stretch.take_retired(retired);
+                ran?;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cold]
@@ -113,7 +139,8 @@ fn break_failed(name: &str, index: usize, error: Error) -> Error {
 impl Drop for BreakableCapture<'_> {
     /// The execs go before what they refer to, and that after the last replay.
     fn drop(&mut self) {
+        let kept = self.program.take_kept();
         self.program.steps.clear();
-        self.pool.handle().let_go(std::mem::take(&mut self.program.kept));
+        self.pool.handle().let_go(kept);
     }
 }

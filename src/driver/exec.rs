@@ -2,12 +2,12 @@
 
 use super::context::Context;
 use super::disposal::Disposal;
-use super::graph::{self, Graph};
+use super::graph::{self, Graph, Node};
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphExec, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult,
-    CUgraphNodeType, CallError,
+    CUgraphNodeType, CUresult, CallError, first_failure,
 };
 use std::fmt;
 
@@ -124,6 +124,25 @@ impl GraphExec {
         // SAFETY: both handles are live.
         unsafe { self.context.driver().cuGraphUpload(self.raw, stream.as_raw())? };
         Ok(())
+    }
+
+    /// Puts a graph in the place of a child
+    /// ([`cuGraphExecChildGraphNodeSetParams`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)): other parameters of the same
+    /// nodes. `false`, with the exec as before, where the driver refuses as the nodes are others. Launches that are under way are not touched.
+    ///
+    /// # Safety
+    /// The node is a child of the graph that this exec was made from, which is still there.
+    pub(crate) unsafe fn patch(&self, node: Node, child: &Graph) -> Result<bool> {
+        let before = first_failure::get();
+        // SAFETY: live handles; the caller vouches for the node. The call is about them alone, whatever is current.
+        match unsafe { self.context.driver().cuGraphExecChildGraphNodeSetParams(self.raw, node.0, child.as_raw()) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.code() == CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE => {
+                first_failure::set(before);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Launches the exec ([`cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).

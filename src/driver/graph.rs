@@ -100,6 +100,46 @@ impl Graph {
     }
 }
 
+/// A node of a graph. It is valid as long as the graph is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Node(pub(super) CUgraphNode);
+
+// SAFETY: a node is a name of a driver object, used with the graph that it belongs to.
+unsafe impl Send for Node {}
+// SAFETY: likewise.
+unsafe impl Sync for Node {}
+
+impl Graph {
+    /// Adds a copy of a graph as a node that comes after another one
+    /// ([`cuGraphAddChildGraphNode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
+    pub(crate) fn add_child(&mut self, child: &Graph, after: Option<Node>) -> Result<Node> {
+        let _bound = self.context.bind()?;
+        let after: Vec<CUgraphNode> = after.into_iter().map(|node| node.0).collect();
+        let mut node = core::ptr::null_mut();
+        // SAFETY: two live graphs, nodes of this one, and a valid place. The driver copies the child.
+        unsafe {
+            let (dependencies, count) = (after.as_ptr(), after.len());
+            self.context.driver().cuGraphAddChildGraphNode(&mut node, self.raw, dependencies, count, child.raw)?;
+        }
+        Ok(Node(node))
+    }
+
+    /// The kinds of its nodes in the driver's order: equal for graphs of which one can take the other's place in an exec, and for some more.
+    pub(crate) fn shape(&self) -> Result<Vec<CUgraphNodeType>> {
+        let _bound = self.context.bind()?;
+        let driver = self.context.driver();
+        nodes(driver, self.raw)?.into_iter().map(|node| node_type(driver, node)).collect()
+    }
+
+    /// How many nodes it has itself.
+    pub(crate) fn len(&self) -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: a live graph; null asks for the number only. The call is about the graph alone.
+        unsafe { self.context.driver().cuGraphGetNodes(self.raw, core::ptr::null_mut(), &mut count)? };
+        Ok(count)
+    }
+}
+
 /// The nodes of a graph, in the driver's order.
 pub(super) fn nodes(driver: &Driver, graph: CUgraph) -> Result<Vec<CUgraphNode>> {
     let mut count = 0;

@@ -11,6 +11,7 @@ use crate::kernels;
 use crate::sys::{CUfunction, CUmodule, Call, CallError, Driver};
 use core::ffi::c_void;
 use std::ffi::CStr;
+use std::hash::Hash;
 
 /// The loaded module and its kernels. Owned by its [`Context`], which unloads it, so it holds no context itself.
 #[derive(Clone, Copy)]
@@ -61,7 +62,9 @@ impl Library {
     pub(crate) unsafe fn scrub(&self, stream: &Stream, launch: &kernels::ScrubLaunch) -> Result<()> {
         let argument = core::ptr::from_ref(launch.parameters).cast_mut().cast();
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
-        unsafe { launch_one(self.scrub, stream, config(&launch.geometry), argument) }
+        unsafe { launch_one(self.scrub, stream, config(&launch.geometry), argument)? };
+        describe(self.scrub, &launch.geometry, launch.parameters);
+        Ok(())
     }
 
     /// Launches the landing.
@@ -71,8 +74,15 @@ impl Library {
     pub(crate) unsafe fn land(&self, stream: &Stream, launch: &kernels::LandLaunch) -> Result<()> {
         let argument = (&raw const launch.parameters).cast_mut().cast();
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
-        unsafe { launch_one(self.land, stream, config(&launch.geometry), argument) }
+        unsafe { launch_one(self.land, stream, config(&launch.geometry), argument)? };
+        describe(self.land, &launch.geometry, &launch.parameters);
+        Ok(())
     }
+}
+
+/// Says what was launched, to the open segment if there is one.
+fn describe(function: CUfunction, geometry: &kernels::Geometry, parameters: &impl Hash) {
+    window::describe_operation(|digest| (function as usize, geometry.grid, geometry.block, parameters).hash(digest));
 }
 
 fn find(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, CallError> {

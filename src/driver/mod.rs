@@ -14,7 +14,7 @@ mod device;
 mod disposal;
 mod event;
 mod exec;
-mod graph;
+pub(crate) mod graph;
 mod launch;
 mod library;
 mod memory_pool;

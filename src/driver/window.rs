@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::sys::{CUgraph, CUresult, CUstreamCaptureStatus, CallError, first_failure};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::hash::Hasher;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,56 @@ struct State {
     kept: Vec<Kept>,
     /// The operation at which another stream was last drawn into the capture.
     forked_at: Option<usize>,
+    digest: Digest,
+}
+
+impl State {
+    fn new(stream: &Stream, serial: u64, recording: u64) -> State {
+        State {
+            stream: stream.clone(),
+            serial,
+            recording,
+            operations: 0,
+            kept: Vec::new(),
+            forked_at: None,
+            digest: Digest::default(),
+        }
+    }
+}
+
+/// What the operations of a segment were, as far as the crate has seen their parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Digest {
+    hash: u64,
+    /// Operations whose parameters went into the hash.
+    pub(crate) seen: usize,
+}
+
+impl Default for Digest {
+    fn default() -> Digest {
+        Digest { hash: 0xcbf2_9ce4_8422_2325, seen: 0 }
+    }
+}
+
+impl Hasher for Digest {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut number = [0; 8];
+            number[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(number));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        // Multiplied and folded: any bit of the number moves any bit of the hash.
+        let wide = u128::from(self.hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        self.hash = (wide as u64) ^ ((wide >> 64) as u64).rotate_left(29);
+    }
+
+    fn finish(&self) -> u64 {
+        self.hash
+    }
 }
 
 thread_local! {
@@ -53,6 +104,7 @@ pub(crate) struct Captured {
     pub(crate) graph: CUgraph,
     pub(crate) kept: Vec<Kept>,
     pub(crate) operations: usize,
+    pub(crate) digest: Digest,
 }
 
 /// Why a segment could not be ended well.
@@ -82,8 +134,7 @@ impl Window {
             return Err(error.into());
         }
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
-        let state =
-            State { stream: stream.clone(), serial, recording, operations: 0, kept: Vec::new(), forked_at: None };
+        let state = State::new(stream, serial, recording);
         OPEN.with_borrow_mut(|open| *open = Some(state));
         IS_OPEN.set(true);
         Ok(Window { stream: stream.clone(), closed: false, _thread: PhantomData })
@@ -93,7 +144,7 @@ impl Window {
     pub(crate) fn close(mut self) -> Result<Captured, Failed> {
         let (graph, state) = self.end();
         match graph {
-            Ok(graph) => Ok(Captured { graph, kept: state.kept, operations: state.operations }),
+            Ok(graph) => Ok(Captured { graph, kept: state.kept, operations: state.operations, digest: state.digest }),
             Err(end) => {
                 let first = first_failure::get().filter(|first| *first != end);
                 Err(Failed { end, first, operations: state.operations, forked_at: state.forked_at })
@@ -113,14 +164,7 @@ impl Window {
         // SAFETY: a live stream and a valid place.
         let ended = unsafe { context.driver().cuStreamEndCapture(self.stream.as_raw(), &mut graph) };
         IS_OPEN.set(false);
-        let state = OPEN.with_borrow_mut(Option::take).unwrap_or_else(|| State {
-            stream: self.stream.clone(),
-            serial: 0,
-            recording: 0,
-            operations: 0,
-            kept: Vec::new(),
-            forked_at: None,
-        });
+        let state = OPEN.with_borrow_mut(Option::take).unwrap_or_else(|| State::new(&self.stream, 0, 0));
         context.capture_closed();
         let graph = match ended {
             Ok(()) if graph.is_null() => Err(CallError::Failed {
@@ -172,6 +216,23 @@ fn note_operation(keep: impl FnOnce(&mut Vec<Kept>)) {
         if let Some(state) = open {
             state.operations += 1;
             keep(&mut state.kept);
+        }
+    });
+}
+
+/// Lets an operation that has just gone into the open segment say what its parameters were.
+#[inline]
+pub(crate) fn describe_operation(describe: impl FnOnce(&mut Digest)) {
+    if is_open() {
+        note_description(describe);
+    }
+}
+
+fn note_description(describe: impl FnOnce(&mut Digest)) {
+    OPEN.with_borrow_mut(|open| {
+        if let Some(state) = open {
+            state.digest.seen += 1;
+            describe(&mut state.digest);
         }
     });
 }

@@ -408,7 +408,7 @@ impl PoolInner {
         }
     }
 
-    pub(super) fn into_turn_last(&mut self) -> Option<Stream> {
+    pub(super) fn take_last_stream(&mut self) -> Option<Stream> {
         self.turn.take_last_stream()
     }
 }

@@ -80,7 +80,7 @@ impl PoolInner {
 
 impl Drop for PoolInner {
     fn drop(&mut self) {
-        if let Some(last) = self.into_turn_last() {
+        if let Some(last) = self.take_last_stream() {
             let left_behind = std::mem::take(&mut self.state().left_behind);
             self.return_after_work_on(&last, &left_behind, true);
         }

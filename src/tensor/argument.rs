@@ -6,6 +6,7 @@ use crate::driver::{Kernel, LaunchConfig, Stream};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
+use std::hash::{Hash, Hasher};
 
 /// The most arguments of one launch.
 pub const MAX_ARGUMENTS: usize = 32;
@@ -90,12 +91,32 @@ impl Kernel {
             unsafe { core::slice::from_raw_parts_mut(pointers.as_mut_ptr().cast::<*mut c_void>(), arguments.len()) };
         // SAFETY: one pointer for each argument, valid through the call, which copies the values; the caller vouches for the rest.
         unsafe { self.launch_raw(stream, config, pointers)? };
+        window::describe_operation(|digest| {
+            (self.as_raw() as usize, config).hash(digest);
+            arguments.iter().for_each(|argument| argument.hash_value(digest));
+        });
         for argument in arguments {
             if let Arg::Tensor(tensor) = argument {
                 tensor.keep_in_segment();
             }
         }
         Ok(())
+    }
+}
+
+impl Arg<'_> {
+    /// Hashes what the kernel gets.
+    fn hash_value(&self, digest: &mut impl Hasher) {
+        match self {
+            Arg::Tensor(tensor) => tensor.address().hash(digest),
+            Arg::U32(value) => value.hash(digest),
+            Arg::I32(value) => value.hash(digest),
+            Arg::U64(value) => value.hash(digest),
+            Arg::I64(value) => value.hash(digest),
+            Arg::F32(value) => value.to_bits().hash(digest),
+            Arg::F64(value) => value.to_bits().hash(digest),
+            Arg::Bytes(bytes) => bytes.hash(digest),
+        }
     }
 }
 

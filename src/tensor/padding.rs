@@ -75,7 +75,10 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
     handoff.expect_on(stream.context(), "handoff")?;
     let library = stream.context().library()?;
     // SAFETY: the parameters describe live tensors of the stream's context.
-    unsafe { library.land(stream, &launch) }
+    unsafe { library.land(stream, &launch)? };
+    result.keep_in_segment();
+    handoff.keep_in_segment();
+    Ok(())
 }
 
 /// Whether a result fits its handoff: the same element type and trailing shape, and no more rows.

@@ -1,0 +1,82 @@
+//! Every driver call of a capture with recorded breaks and of its replays fails in turn, those that patch and make execs among them.
+
+use crate::model::{Captured, Live, ROWS};
+use crate::support::{Ledger, Rig, assert_same, driver};
+use breakable_cuda_graph::BreakKind::{Live as Alive, Recorded};
+use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::sys::{CUresult, Call};
+use breakable_cuda_graph::{CaptureOptions, Result, is_capturing};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// Two stretches with a live break between them; replays that patch, that change nothing, that need another exec, and that fall back.
+fn scenario(rig: &Rig) -> Result<Vec<f32>> {
+    let mut options = CaptureOptions::default();
+    options.max_recorded_shapes = 2;
+    let mut captured = Captured::with(rig, &[Recorded, Alive, Recorded], options, Live::new(1.0))?;
+    let first = captured.replay(Live::new(2.0), None)?;
+    captured.replay(Live::new(2.0), None)?;
+    captured.replay(Live { kernels: 3, ..Live::new(2.0) }, None)?;
+    captured.replay(Live { kernels: 4, ..Live::new(2.0) }, Some(ROWS - 1))?;
+    Ok(first)
+}
+
+#[test]
+fn every_call_fails_in_turn() {
+    let rig = Rig::new(&driver().watched());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let log = told.clone();
+    rig.context.on_drop_error(Some(Arc::new(move |error| log.lock().expect("the log").push(*error))));
+    let expected = scenario(&rig).expect("the scenario works");
+    scenario(&rig).expect("and works again");
+    let watch = rig.driver.watch().expect("a watched driver");
+    let machine = rig.driver.machine();
+    let (baseline, live) = (Ledger::of(&rig.driver), machine.map(|machine| machine.live()));
+    let code = CUresult::CUDA_ERROR_UNKNOWN;
+    let mut failed = BTreeSet::new();
+    for after in 0.. {
+        told.lock().expect("the log").clear();
+        watch.fail(Fault { call: None, after, code });
+        let result = scenario(&rig);
+        let fired = watch.heal();
+        let Some(&call) = fired.first() else {
+            result.expect("no call failed");
+            break;
+        };
+        let what = format!("call {after} ({call})");
+        failed.insert(call);
+        match &result {
+            Err(error) => {
+                let named = error.driver_call().unwrap_or_else(|| panic!("{what}: the error names no call: {error}"));
+                assert_eq!((named.call(), named.code()), (call, code), "{what}: {error}");
+            }
+            Ok(_) => {
+                let told = told.lock().expect("the log").iter().any(|told| told.error.call() == call);
+                let again = matches!(
+                    call,
+                    Call::cuCtxSetCurrent | Call::cuCtxGetCurrent | Call::cuThreadExchangeStreamCaptureMode
+                );
+                assert!(told || again, "{what} failed and nobody was told");
+            }
+        }
+        assert!(!is_capturing(), "{what}");
+        rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
+        assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
+        assert_eq!(machine.map(|machine| machine.live()), live, "{what}");
+        assert_same(&scenario(&rig).unwrap_or_else(|error| panic!("{what}: afterwards: {error}")), &expected);
+    }
+    for call in [
+        Call::cuGraphExecChildGraphNodeSetParams,
+        Call::cuGraphAddChildGraphNode,
+        Call::cuGraphCreate,
+        Call::cuGraphInstantiateWithParams,
+        Call::cuGraphUpload,
+        Call::cuGraphGetNodes,
+        Call::cuStreamBeginCapture_v2,
+        Call::cuStreamEndCapture,
+        Call::cuGraphLaunch,
+        Call::cuLaunchKernel,
+    ] {
+        assert!(failed.contains(&call), "{call} is part of it: {failed:?}");
+    }
+}

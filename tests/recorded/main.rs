@@ -1,0 +1,10 @@
+//! Recorded and inline breaks: one exec between live breaks, with bodies that are patched in.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod faults;
+mod inline;
+mod model;
+mod paths;
+mod refused;

@@ -1,0 +1,240 @@
+//! Each way in which a stretch can be launched gives what an eager run gives.
+
+use crate::model::{Captured, Live, ROWS, body, forward};
+use crate::support::{Rig, driver, for_each_driver, random_values};
+use breakable_cuda_graph::BreakKind::{Live as Alive, Recorded};
+use breakable_cuda_graph::pool::PoolPlan;
+use breakable_cuda_graph::pool::plan::PlanOptions;
+use breakable_cuda_graph::{
+    BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, active_forward, trace,
+};
+
+const ALL: [BreakKind; 3] = [Recorded; 3];
+
+#[test]
+fn recorded_breaks_are_one_launch_and_read_live_values() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let mut captured = Captured::new(&rig, &ALL, CaptureOptions::default());
+        let capture = &captured.capture;
+        assert_eq!((capture.num_segments(), capture.num_breaks(), capture.num_launches()), (7, 3, 1));
+        assert_eq!(capture.report().breaks, ["break 0", "break 1", "break 2"]);
+        for factor in [2.0, 2.0, -3.0, 0.25] {
+            captured.check(Live::new(factor), None);
+        }
+        let stats = captured.capture.recorded_stats();
+        assert_eq!((stats.rebuilt, stats.fell_back, stats.execs), (0, 0, 1), "{stats:?}");
+        assert_eq!((stats.patched, stats.unchanged), (9, 3), "the second replay changes nothing: {stats:?}");
+    });
+}
+
+#[test]
+fn live_and_recorded_breaks_in_any_order() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        for (kinds, launches) in [
+            ([Alive, Recorded, Alive], 3),
+            ([Recorded, Alive, Recorded], 2),
+            ([Alive, Alive, Recorded], 3),
+            ([Recorded, Recorded, Alive], 2),
+        ] {
+            for execution in [CaptureExecution::Record, CaptureExecution::RunThrough] {
+                let mut captured = Captured::new(&rig, &kinds, CaptureOptions::default().execution(execution));
+                assert_eq!(captured.capture.num_launches(), launches, "{kinds:?}");
+                if execution == CaptureExecution::RunThrough {
+                    let first = rig.read(&captured.output);
+                    crate::support::assert_same(&first, &captured.expected(Live::new(1.0), None));
+                }
+                for factor in [3.0, -1.0] {
+                    captured.check(Live::new(factor), None);
+                }
+            }
+        }
+    });
+}
+
+/// Fewer valid rows add a scrub to each body: other nodes, another exec. Both are kept.
+#[test]
+fn padded_tails_are_zero_and_have_an_exec_of_their_own() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let mut captured = Captured::new(&rig, &ALL, CaptureOptions::default());
+        for valid in [Some(5), None, Some(1), Some(0), Some(ROWS), Some(ROWS + 3), Some(7)] {
+            captured.check(Live::new(1.5), valid.filter(|valid| *valid < ROWS).or(None));
+            captured.check(Live::new(2.5), valid.map(|valid| valid.min(ROWS)));
+        }
+        let stats = captured.capture.recorded_stats();
+        assert_eq!((stats.execs, stats.rebuilt, stats.fell_back), (2, 1, 0), "{stats:?}");
+    });
+}
+
+/// Bodies of another number of nodes: an exec is made once for each, up to the bound; above it the pieces are launched.
+#[test]
+fn bodies_of_other_shapes_get_execs_up_to_the_bound() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let mut options = CaptureOptions::default();
+        options.max_recorded_shapes = 3;
+        let mut captured = Captured::new(&rig, &ALL, options);
+        let live = |kernels, factor| Live { kernels, temporaries: 1, factor };
+        for round in 0..3 {
+            for kernels in [2, 3, 1, 4, 5] {
+                captured.check(live(kernels, 1.0 + round as f32), None);
+            }
+        }
+        let stats = captured.capture.recorded_stats();
+        assert_eq!((stats.execs, stats.rebuilt, stats.fell_back), (3, 2, 6), "{stats:?}");
+    });
+}
+
+/// A hundred replays of random shape, factor and rows: whatever path they take, they are right.
+#[test]
+fn random_replays_equal_eager() {
+    let driver = driver();
+    let rig = Rig::new(&driver);
+    let mut options = CaptureOptions::default();
+    options.max_recorded_shapes = 4;
+    let mut captured = Captured::new(&rig, &[Recorded, Alive, Recorded], options);
+    for values in random_values(11, 400).chunks(4) {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| (values[at].abs() * 97.0) as usize);
+        let live = Live { factor: values[0] * 4.0, kernels: 1 + a % 4, temporaries: b % 3 };
+        let valid = (c % 3 > 0).then_some(d % (ROWS + 1));
+        captured.check(live, valid);
+    }
+    let stats = captured.capture.recorded_stats();
+    assert!(stats.patched > 0 && stats.rebuilt > 0 && stats.fell_back > 0, "{stats:?}");
+}
+
+/// More temporaries than at capture: the stretch is launched in pieces, and later replays are patched again.
+#[test]
+fn more_scratch_than_at_capture_falls_back() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let mut captured =
+            Captured::with(&rig, &ALL, CaptureOptions::default(), Live { factor: 1.0, kernels: 4, temporaries: 1 })
+                .expect("a capture");
+        let live = |temporaries| Live { factor: 2.0, kernels: 4, temporaries };
+        // The handoff is made of a temporary when the break is captured: there is room for one more.
+        for temporaries in [0, 1, 2] {
+            captured.check(live(temporaries), None);
+        }
+        assert_eq!(captured.capture.recorded_stats().fell_back, 0);
+        captured.check(live(3), None);
+        captured.check(live(1), None);
+        let stats = captured.capture.recorded_stats();
+        assert_eq!((stats.fell_back, stats.execs), (1, 1), "{stats:?}");
+    });
+}
+
+/// Scratch is the pool's, is planned with it, and is shared with what lives at other times.
+#[test]
+fn scratch_is_planned() {
+    let driver = driver();
+    let rig = Rig::new(&driver);
+    let x = rig.random(3, &[ROWS, 4096]);
+    let live = Live { factor: 2.0, kernels: 3, temporaries: 2 };
+    let (traced, _) = active_forward(&live, || trace(&rig.pool, &rig.stream, |scope| forward(&rig, scope, &x, &ALL)))
+        .expect("a trace");
+    let named = (0..traced.requests().len()).filter(|&request| traced.name(request) == Some("break 1.scratch"));
+    assert_eq!(named.count(), 1);
+    assert_eq!(traced.scratch_peak(1), 0, "none of it is ordinary memory");
+    let plan = PoolPlan::new([traced], &PlanOptions::default()).expect("a plan");
+    rig.pool.take_plan(&plan).expect("a range");
+    let options = CaptureOptions::default().plan(&plan.traces()[0]);
+    let mut capture = BreakableCapture::with_options(&rig.pool, options).expect("a capture");
+    let out = active_forward(&live, || capture.record(&rig.stream, |scope| forward(&rig, scope, &x, &ALL)))
+        .expect("a recording");
+    let usage = rig.pool.usage().expect("usage");
+    assert_eq!((usage.divergences, usage.reserved), (0, plan.bytes().next_multiple_of(2 << 20)));
+    active_forward(&live, || capture.replay(&rig.stream).map(|_| ())).expect("a replay");
+    let expected = active_forward(&live, || {
+        breakable_cuda_graph::eager(&rig.pool, &rig.stream, |scope| forward(&rig, scope, &x, &ALL))
+    });
+    crate::support::assert_same(&rig.read(&out), &rig.read(&expected.expect("eager")));
+}
+
+/// A break of no results, one that returns something of its own, and `break_here`.
+#[test]
+fn results_of_any_kind() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let x = rig.random(1, &[4, 4]);
+        let seen = rig.zeros(&[4, 4]);
+        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let live = |factor| Live { factor, kernels: 1, temporaries: 0 };
+        let rig = &rig;
+        let out = active_forward(&live(1.0), || {
+            capture.record(&rig.stream, |scope| {
+                let h = rig.ops.scale(&x, 2.0)?;
+                let note = seen.clone();
+                scope.break_point(BreakOptions::new("note").recorded(), [&h], move |b| {
+                    rig.ops.scale_into(b.stream(), b.input(0)?, b.forward_ctx::<Live>()?.factor, &note)
+                })?;
+                // The result is a tensor of its own, which nobody keeps: the body does until the next one.
+                let own = scope.break_point(BreakOptions::new("own").recorded(), [&h], move |b| {
+                    let y = breakable_cuda_graph::Tensor::empty(&rig.context, h_dtype(), b.input(0)?.shape())?;
+                    rig.ops.scale_into(b.stream(), b.input(0)?, b.forward_ctx::<Live>()?.factor, &y)?;
+                    Ok(y)
+                })?;
+                let handoff = rig.ops.empty_like(&h)?;
+                let here = scope
+                    .break_here(BreakOptions::new("here").recorded(), handoff, [&own, &h], move |b| body(rig, b))?;
+                rig.ops.add(&here, &h)
+            })
+        })
+        .expect("a recording");
+        assert_eq!(capture.num_launches(), 1);
+        let values = rig.read(&x);
+        for factor in [3.0_f32, -2.0, 0.5] {
+            active_forward(&live(factor), || capture.replay(&rig.stream).map(|_| ())).expect("a replay");
+            let expected: Vec<f32> = values.iter().map(|x| 2.0 * x * factor * factor + 2.0 * x).collect();
+            crate::support::assert_close(&rig.read(&out), &expected, 1e-6);
+            let noted: Vec<f32> = values.iter().map(|x| 2.0 * x * factor).collect();
+            crate::support::assert_same(&rig.read(&seen), &noted);
+        }
+    });
+}
+
+fn h_dtype() -> breakable_cuda_graph::DType {
+    breakable_cuda_graph::DType::F32
+}
+
+/// What an exec has is compared by all that a launch takes: an equal body is not patched, one that differs in an address alone is.
+#[test]
+fn a_body_that_reads_another_tensor_is_patched() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let (a, b) = (rig.random(1, &[8]), rig.random(2, &[8]));
+        let x = rig.random(3, &[8]);
+        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let rig = &rig;
+        struct Which(breakable_cuda_graph::Tensor);
+        let record = |which: &Which, capture: &mut BreakableCapture<'_>| {
+            active_forward(which, || capture.replay(&rig.stream).map(|_| ())).expect("a replay");
+        };
+        let (a, b) = (Which(a), Which(b));
+        let out = active_forward(&a, || {
+            capture.record(&rig.stream, |scope| {
+                let h = rig.ops.scale(&x, 1.0)?;
+                let y = scope.break_point(BreakOptions::new("pick").recorded(), [&h], move |br| {
+                    let y = match br.output(0) {
+                        Some(y) => y,
+                        None => br.tensor(h_dtype(), &[8])?,
+                    };
+                    rig.ops.scale_into(br.stream(), &br.forward_ctx::<Which>()?.0, 2.0, &y)?;
+                    Ok(y)
+                })?;
+                rig.ops.add(&y, &h)
+            })
+        })
+        .expect("a recording");
+        for which in [&a, &b, &b, &a] {
+            record(which, &mut capture);
+            let expected: Vec<f32> = rig.read(&which.0).iter().zip(rig.read(&x)).map(|(w, x)| 2.0 * w + x).collect();
+            crate::support::assert_close(&rig.read(&out), &expected, 1e-6);
+        }
+        let stats = capture.recorded_stats();
+        assert_eq!(stats.unchanged + stats.patched, 4);
+        assert!(stats.unchanged >= 1 && stats.patched >= 2, "{stats:?}");
+    });
+}

@@ -263,7 +263,7 @@ struct Bare {
 }
 
 impl Bare {
-    fn new(ops: &Ops, stream: &Stream, _arguments: &Arguments) -> Result<Bare> {
+    fn new(ops: &Ops, stream: &Stream, arguments: &Arguments) -> Result<Bare> {
         let buffers = [
             Tensor::zeros(stream, DType::F32, &[arguments.elements])?,
             Tensor::zeros(stream, DType::F32, &[arguments.elements])?,

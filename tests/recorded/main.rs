@@ -8,3 +8,4 @@ mod inline;
 mod model;
 mod paths;
 mod refused;
+mod soak;

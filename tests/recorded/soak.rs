@@ -1,0 +1,57 @@
+//! Many replays with changing metadata: right each time, and nothing grows.
+
+use crate::model::{Captured, Live, ROWS};
+use crate::support::{Rig, driver, random_values};
+use breakable_cuda_graph::BreakKind::{Live as Alive, Recorded};
+use breakable_cuda_graph::CaptureOptions;
+
+/// A thousand batches of random rows, factors, node counts and temporaries, over two stretches.
+#[test]
+fn a_thousand_random_batches_equal_eager_and_counters_add_up() {
+    let rig = Rig::new(&driver());
+    let mut options = CaptureOptions::default();
+    options.max_recorded_shapes = 6;
+    let mut captured = Captured::new(&rig, &[Recorded, Recorded, Alive], options);
+    let batches = if rig.is_reference() { 250 } else { 1000 };
+    for values in random_values(23, batches * 4).chunks(4) {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| (values[at].abs() * 89.0) as usize);
+        let live = Live { factor: values[0] * 3.0, kernels: 1 + a % 3, temporaries: b % 2 };
+        captured.check(live, (c % 2 > 0).then_some(d % (ROWS + 1)));
+    }
+    let stats = captured.capture.recorded_stats();
+    // Bodies of a stretch that was launched whole were patched, unchanged, or built into an exec; those of a replay that looks through several
+    // execs may be patched into more than one.
+    assert!(stats.patched + stats.unchanged + 2 * (stats.rebuilt + stats.fell_back) >= 2 * batches as u64, "{stats:?}");
+    assert_eq!(stats.execs as u64, 1 + stats.rebuilt, "{stats:?}");
+}
+
+/// Device memory and the driver's objects are the same after many replays.
+#[test]
+fn nothing_grows() {
+    let driver = driver();
+    let rig = Rig::new(&driver);
+    let mut captured = Captured::new(&rig, &[Recorded; 3], CaptureOptions::default());
+    let mut turn = 0;
+    let mut replays = |captured: &mut Captured<'_>, count: usize| {
+        for _ in 0..count {
+            turn += 1;
+            let live = Live::new(turn as f32);
+            let options = breakable_cuda_graph::ReplayOptions::default().valid_rows(ROWS - turn % 2);
+            breakable_cuda_graph::active_forward(&live, || {
+                captured.capture.replay_with(&rig.stream, options).map(|_| ())
+            })
+            .expect("a replay");
+        }
+        rig.stream.synchronize().expect("the replays");
+    };
+    replays(&mut captured, 100);
+    let look = || {
+        let usage = rig.pool.usage().expect("usage");
+        (rig.context.memory_info().expect("memory").free, usage, driver.machine().map(|machine| machine.live()))
+    };
+    let before = look();
+    replays(&mut captured, if rig.is_reference() { 2_000 } else { 100_000 });
+    assert_eq!(look(), before);
+    let stats = captured.capture.recorded_stats();
+    assert_eq!((stats.execs, stats.fell_back), (2, 0), "{stats:?}");
+}

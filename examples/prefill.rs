@@ -6,10 +6,12 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::demo::Ops;
+use breakable_cuda_graph::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::Stream;
+use breakable_cuda_graph::pool::PoolPlan;
+use breakable_cuda_graph::pool::plan::PlanOptions;
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureOptions, CapturePool, DType, ReplayOptions, Result, Scope, Tensor, eager,
+    BreakableCapture, CaptureOptions, CapturePool, DType, ReplayOptions, Result, Scope, Tensor, eager, trace,
 };
 use clap::Parser;
 use std::process::ExitCode;
@@ -57,14 +59,15 @@ impl Model {
         Ok(Model { ops, weights })
     }
 
-    fn forward<'env>(&'env self, scope: &Scope<'_, 'env>, x: &Tensor) -> Result<Tensor> {
+    /// Into `y`, one buffer of the largest size for all buckets.
+    fn forward<'env>(&'env self, scope: &Scope<'_, 'env>, x: &Tensor, y: &Tensor) -> Result<()> {
         let mut x = x.clone();
         for weight in &self.weights[..LAYERS] {
             let h = self.ops.matmul(&x, weight)?;
             let attended = scope.break_point("attention", [&h], move |b| self.ops.relu(b.input(0)?))?;
             x = self.ops.add(&attended, &x)?;
         }
-        self.ops.matmul(&x, &self.weights[LAYERS])
+        self.ops.linear_into(&scope.stream()?, &x, Weight::RowMajor(&self.weights[LAYERS]), None, y)
     }
 }
 
@@ -75,19 +78,29 @@ fn run(arguments: &Arguments) -> std::result::Result<bool, Box<dyn std::error::E
     let stream = Stream::new(&context)?;
     let pool = CapturePool::new(&context)?;
     let model = Model::new(Ops::load(&context)?, &stream)?;
-    let input = Tensor::zeros(&stream, DType::F32, &[BUCKETS[BUCKETS.len() - 1], WIDTH])?;
+    let largest = BUCKETS[BUCKETS.len() - 1];
+    let input = Tensor::zeros(&stream, DType::F32, &[largest, WIDTH])?;
+    let output = Tensor::zeros(&stream, DType::F32, &[largest, WIDTH])?;
 
-    // Largest first: smaller buckets then fit into the memory of the larger ones.
+    // A warm-up of each bucket, traced: what all captures will take of the pool is known before there is one.
+    let mut traces = Vec::new();
+    for bucket in BUCKETS {
+        let (x, y) = (input.leading_rows(bucket), output.leading_rows(bucket));
+        traces.push(trace(&pool, &stream, |scope| model.forward(scope, &x, &y))?.0);
+    }
+    let plan = PoolPlan::new(traces, &PlanOptions::default())?;
+    pool.take_plan(&plan)?;
+
     let mut captures = Vec::new();
     println!(
         "\n{:>6} {:>8} {:>6} {:>8} {:>5} {:>10}",
         "bucket", "segments", "breaks", "launches", "nodes", "pool bytes"
     );
-    for bucket in BUCKETS.into_iter().rev() {
-        let x = input.leading_rows(bucket);
-        eager(&pool, &stream, |scope| model.forward(scope, &x))?;
-        let mut capture = BreakableCapture::with_options(&pool, CaptureOptions::default().bucket(bucket))?;
-        let output = capture.record(&stream, |scope| model.forward(scope, &x))?;
+    for (bucket, trace) in BUCKETS.into_iter().zip(plan.traces()) {
+        let (x, y) = (input.leading_rows(bucket), output.leading_rows(bucket));
+        let options = CaptureOptions::default().bucket(bucket).plan(trace);
+        let mut capture = BreakableCapture::with_options(&pool, options)?;
+        capture.record(&stream, |scope| model.forward(scope, &x, &y))?;
         let report = capture.report();
         println!(
             "{bucket:>6} {:>8} {:>6} {:>8} {:>5} {:>10}",
@@ -97,24 +110,29 @@ fn run(arguments: &Arguments) -> std::result::Result<bool, Box<dyn std::error::E
             report.nodes.total(),
             pool.usage()?.reserved
         );
-        captures.push((bucket, capture, output));
+        captures.push((bucket, capture));
     }
+    let usage = pool.usage()?;
+    let planned = usage.reserved == usage.planned && usage.divergences == 0;
+    let (bytes, verdict) = (plan.bytes(), if planned { "as planned" } else { "NOT AS PLANNED" });
+    println!("pool: {bytes} bytes planned, in {} of slabs, {verdict}", usage.planned);
 
     println!("\n{:>6} {:>6}  largest difference", "rows", "bucket");
-    let mut parity = true;
+    let mut parity = planned;
     for (batch, rows) in [3, 4, 5, 8, 11, 16, 1].into_iter().enumerate() {
         let real = values(100 + batch as u64, rows * WIDTH, 1.0);
-        // The smallest bucket that holds the batch; they are in descending order.
-        let fitting =
-            captures.iter_mut().rev().find(|(bucket, ..)| *bucket >= rows).ok_or("no bucket is large enough")?;
-        let (bucket, capture, output) = fitting;
+        // The smallest bucket that holds the batch.
+        let fitting = captures.iter_mut().find(|(bucket, _)| *bucket >= rows).ok_or("no bucket is large enough")?;
+        let (bucket, capture) = fitting;
         input.fill_bytes(&stream, 0)?;
         input.leading_rows(rows).write(&stream, &real)?;
         let _ = capture.replay_with(&stream, ReplayOptions::default().valid_rows(rows))?;
         let replayed = output.leading_rows(rows).read::<f32>(&stream)?;
 
         let x = Tensor::from_slice(&stream, &real, &[rows, WIDTH])?;
-        let expected = eager(&pool, &stream, |scope| model.forward(scope, &x))?.read::<f32>(&stream)?;
+        let y = Tensor::zeros(&stream, DType::F32, &[rows, WIDTH])?;
+        eager(&pool, &stream, |scope| model.forward(scope, &x, &y))?;
+        let expected = y.read::<f32>(&stream)?;
         let difference = replayed.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // The same kernels on the same rows: nothing but equality will do. NaN is not equal.
         let same = replayed == expected;

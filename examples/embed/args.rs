@@ -51,6 +51,9 @@ pub struct Arguments {
     /// The same as JSON, in this file.
     #[arg(long)]
     pub stats_json: Option<PathBuf>,
+    /// Say what the captures will take before they are made, and whether they did.
+    #[arg(long, conflicts_with = "eager")]
+    pub plan: bool,
     /// Run all batches this often; the rate is the median.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,

@@ -6,7 +6,7 @@ use crate::error::{EmbedError, Result};
 use crate::model_files::{Config, ModelFiles, Weights};
 use breakable_cuda_graph::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::{Context, Stream};
-use breakable_cuda_graph::prefill::{self, CaptureProgress, Feed, InputSpec, Mode, OutputSpec, TailRule};
+use breakable_cuda_graph::prefill::{self, CaptureProgress, Feed, InputSpec, MemoryPlan, Mode, OutputSpec, TailRule};
 use breakable_cuda_graph::{
     DType, Error, PrefillModel, PrefillRunner, RunnerOptions, Scope, Tensor, current_stream, eager, empty,
 };
@@ -206,6 +206,11 @@ impl<'m> Encoder<'m> {
     /// Captures all buckets.
     pub fn capture(&mut self, progress: impl FnMut(&CaptureProgress)) -> Result<()> {
         Ok(self.runner.capture_all(&self.stream, progress)?)
+    }
+
+    /// What the captures of all buckets will take.
+    pub fn plan(&mut self) -> Result<MemoryPlan> {
+        Ok(self.runner.plan(&self.stream)?)
     }
 
     pub fn runner(&self) -> &PrefillRunner<'m, Model> {

@@ -7,7 +7,7 @@ use crate::golden::Golden;
 use crate::model_files::ModelFiles;
 use crate::progress::Bars;
 use crate::report::Report;
-use crate::session::{self, Job};
+use crate::session::{self, Job, Planned};
 use crate::{output, support, text};
 use breakable_cuda_graph::prefill::{Costs, Ladder, LadderOptions};
 use std::io::Write;
@@ -65,6 +65,14 @@ fn run(arguments: &Arguments, out: &mut dyn Write, log: &mut dyn Write) -> Resul
     )?;
     if let Some(captured) = outcomes.first().and_then(|outcome| outcome.captured.as_ref()) {
         writeln!(log, "captured: {captured}")?;
+    }
+    for Planned { plan, pool, divergences } in outcomes.iter().filter_map(|outcome| outcome.plan.as_ref()) {
+        writeln!(
+            log,
+            "planned: {} bytes of pool ({} at the peak), of it {} of outputs; {} of inputs, {} of scratch, about {} of execs; \
+             the pool took {pool}, {divergences} recordings differed",
+            plan.pool, plan.lower_bound, plan.outputs, plan.inputs, plan.scratch, plan.execs_estimate
+        )?;
     }
     let mut vectors = vec![Vec::new(); sentences.len()];
     for (index, vector) in outcomes.iter().flat_map(|outcome| &outcome.vectors) {

@@ -12,7 +12,7 @@ use breakable_cuda_graph::Driver;
 use breakable_cuda_graph::RunnerOptions;
 use breakable_cuda_graph::driver::{Context, Device};
 use breakable_cuda_graph::prefill::{
-    CaptureProgress, Ladder, PrefillError, Ranks, RanksError, RunnerStats, ThreadRank,
+    CaptureProgress, Ladder, MemoryPlan, PrefillError, Ranks, RanksError, RunnerStats, ThreadRank,
 };
 use std::panic::resume_unwind;
 use std::thread;
@@ -35,6 +35,8 @@ pub struct Outcome {
     pub stats: RunnerStats,
     /// What was captured, in words.
     pub captured: Option<String>,
+    /// Where it was asked for: what the captures were to take of the pool and of all, and what the pool has in the end.
+    pub plan: Option<Planned>,
     /// How matrix products were computed.
     pub products: String,
     /// Where it was asked for: whether captured and eager are equal bit for bit.
@@ -44,6 +46,14 @@ pub struct Outcome {
     /// Captures at start-up: all of them, and each.
     pub start_up: Duration,
     pub captures: Vec<CaptureProgress>,
+}
+
+/// A plan, and what came of it.
+pub struct Planned {
+    pub plan: MemoryPlan,
+    /// The pool's bytes, and recordings that differed from their plan.
+    pub pool: usize,
+    pub divergences: u64,
 }
 
 /// Runs the job on as many ranks as are asked for, each on a thread.
@@ -100,6 +110,7 @@ fn one_rank(job: &Job<'_>, context: &Context, rank: ThreadRank) -> Result<Outcom
     let steps = job.batches.len().div_ceil(ranks);
     let mine: Vec<&Packed> = (0..steps).map(|step| job.batches.get(step * ranks + number).unwrap_or(&idle)).collect();
     let how = if arguments.eager { How::Eager } else { How::Runner };
+    let plan = if arguments.plan { Some(encoder.plan()?) } else { None };
     if !arguments.eager && arguments.capture == crate::args::Capture::Start {
         let started = Instant::now();
         let captures = &mut outcome.captures;
@@ -124,6 +135,10 @@ fn one_rank(job: &Job<'_>, context: &Context, rank: ThreadRank) -> Result<Outcom
     }
     outcome.stats = encoder.runner().stats();
     outcome.captured = captured(&encoder)?;
+    if let Some(plan) = plan {
+        let usage = encoder.runner().pool().usage()?;
+        outcome.plan = Some(Planned { plan, pool: usage.reserved, divergences: usage.divergences });
+    }
     if arguments.compare {
         let mut equal = true;
         let mut vectors = outcome.vectors.iter();

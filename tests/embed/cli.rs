@@ -217,6 +217,23 @@ fn long_text_is_cut_into_batches() {
     }
 }
 
+/// What the captures take of the pool is known to the byte before they are made.
+#[test]
+fn the_plan_is_what_the_captures_take() {
+    let place = Place::new("plan");
+    for capture in ["start", "first-use"] {
+        let done = place.embed(&["--plan", "--capture", capture, "--max-tokens", "32", "--compare"]);
+        assert_eq!(done.status, 0, "{}", done.log);
+        let line = done.log.lines().find(|line| line.starts_with("planned: ")).expect("a line");
+        let numbers: Vec<&str> = line.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty()).collect();
+        // Pool, peak, outputs, inputs, scratch, execs, and what the pool took; then the recordings that differed.
+        let [pool, peak, .., took, differed] = numbers[..] else { panic!("{line}") };
+        assert_eq!((took, differed), (pool, "0"), "{line}");
+        let [pool, peak] = [pool, peak].map(|number| number.parse::<usize>().expect("a number"));
+        assert_eq!(pool, peak.next_multiple_of(2 << 20), "{line}");
+    }
+}
+
 /// A sentence that no bucket holds runs eagerly, and is counted.
 #[test]
 fn sentences_above_the_largest_bucket_run_eagerly() {

@@ -7,7 +7,7 @@ use super::window;
 use crate::error::Result;
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-    CUmemAllocationType, device_location,
+    CUmemAllocationType, device_location, first_failure,
 };
 use std::fmt;
 
@@ -26,7 +26,16 @@ pub struct AddressRange {
 struct Chunk {
     offset: usize,
     bytes: usize,
-    mapped: bool,
+    memory: Memory,
+}
+
+/// What is under a chunk's addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    Mapped,
+    Unmapped,
+    /// Unmapping failed, and may have done its work all the same.
+    Unsure,
 }
 
 impl fmt::Debug for AddressRange {
@@ -83,7 +92,7 @@ impl AddressRange {
 
     /// Bytes of memory under it now.
     pub fn mapped(&self) -> usize {
-        self.chunks.iter().filter(|chunk| chunk.mapped).map(|chunk| chunk.bytes).sum()
+        self.chunks.iter().filter(|chunk| chunk.memory != Memory::Unmapped).map(|chunk| chunk.bytes).sum()
     }
 
     /// Takes memory (`cuMemCreate`, [`cuMemMap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html), `cuMemSetAccess`) at the lowest
@@ -105,7 +114,7 @@ impl AddressRange {
             return Ok(None);
         }
         self.map_at(offset, bytes)?;
-        self.chunks.insert(place, Chunk { offset, bytes, mapped: true });
+        self.chunks.insert(place, Chunk { offset, bytes, memory: Memory::Mapped });
         Ok(Some(self.address + offset as u64))
     }
 
@@ -141,7 +150,11 @@ impl AddressRange {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
         let place = self.chunks.binary_search_by_key(&offset, |chunk| chunk.offset).ok()?;
         let chunk = self.chunks.remove(place);
-        chunk.mapped.then(|| Mapping { context: self.context.clone(), address, bytes: chunk.bytes })
+        (chunk.memory != Memory::Unmapped).then(|| Mapping {
+            context: self.context.clone(),
+            address,
+            bytes: chunk.bytes,
+        })
     }
 
     /// Gives all memory back to the device ([`cuMemUnmap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html)) and keeps the addresses.
@@ -151,10 +164,11 @@ impl AddressRange {
     /// What the driver returns.
     pub(crate) fn unmap(&mut self) -> Result<()> {
         let _bound = self.context.bind()?;
-        for chunk in self.chunks.iter_mut().filter(|chunk| chunk.mapped) {
+        for chunk in self.chunks.iter_mut().filter(|chunk| chunk.memory == Memory::Mapped) {
+            chunk.memory = Memory::Unsure;
             // SAFETY: a mapping of exactly these addresses.
             unsafe { self.context.driver().cuMemUnmap(self.address + chunk.offset as u64, chunk.bytes)? };
-            chunk.mapped = false;
+            chunk.memory = Memory::Unmapped;
         }
         Ok(())
     }
@@ -164,18 +178,27 @@ impl AddressRange {
     /// # Errors
     /// What the driver returns.
     pub(crate) fn map_again(&mut self) -> Result<()> {
-        let missing: Vec<usize> = (0..self.chunks.len()).filter(|&index| !self.chunks[index].mapped).collect();
+        let _bound = self.context.bind()?;
+        let missing = |chunk: &Chunk| chunk.memory != Memory::Mapped;
+        let missing: Vec<usize> = (0..self.chunks.len()).filter(|&index| missing(&self.chunks[index])).collect();
         for (done, &index) in missing.iter().enumerate() {
-            let Chunk { offset, bytes, .. } = self.chunks[index];
+            let Chunk { offset, bytes, memory } = self.chunks[index];
+            if memory == Memory::Unsure {
+                let before = first_failure::get();
+                // SAFETY: addresses of this range, of which nothing is in use. Where there is nothing to unmap it does nothing.
+                let _ = unsafe { self.context.driver().cuMemUnmap(self.address + offset as u64, bytes) };
+                first_failure::set(before);
+                self.chunks[index].memory = Memory::Unmapped;
+            }
             if let Err(error) = self.map_at(offset, bytes) {
                 for &index in &missing[..done] {
                     let chunk = &mut self.chunks[index];
-                    chunk.mapped = false;
+                    chunk.memory = Memory::Unmapped;
                     self.context.dispose(Disposal::Mapping(self.address + chunk.offset as u64, chunk.bytes));
                 }
                 return Err(error);
             }
-            self.chunks[index].mapped = true;
+            self.chunks[index].memory = Memory::Mapped;
         }
         Ok(())
     }
@@ -196,7 +219,7 @@ impl Drop for Mapping {
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
-        for chunk in self.chunks.iter().filter(|chunk| chunk.mapped) {
+        for chunk in self.chunks.iter().filter(|chunk| chunk.memory != Memory::Unmapped) {
             self.context.dispose(Disposal::Mapping(self.address + chunk.offset as u64, chunk.bytes));
         }
         self.context.dispose(Disposal::Addresses(self.address, self.bytes));

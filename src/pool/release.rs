@@ -134,7 +134,9 @@ impl CapturePool {
             stream.settle()
         };
         if let Err(error) = put_back() {
-            range.unmap()?;
+            // The first error is the one to tell; another restore maps what is missing.
+            let _ = stream.settle();
+            let _ = range.unmap();
             return Err(error);
         }
         for persistent in persistent.iter_mut() {

@@ -4,6 +4,8 @@ use crate::stack::Stack;
 use crate::support::{Rig, assert_same, driver, for_each_driver, random_values};
 use breakable_cuda_graph::pool::plan::PlanOptions;
 use breakable_cuda_graph::pool::{Backing, PoolPlan, RestoredContent};
+use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, DType, Error, PoolOptions, Tensor, eager, is_capturing, trace,
 };
@@ -195,4 +197,47 @@ fn a_dropped_pool_leaves_nothing() {
             }
         }
     });
+}
+
+/// Every driver call of a release and a restore fails in turn: the error names it, and a restore afterwards puts everything right.
+#[test]
+fn every_call_of_a_release_and_a_restore_fails_in_turn() {
+    let driver = driver().watched();
+    let rig = Rig::with_pool(&driver, options());
+    let x = rig.random(1, &[16]);
+    let values = random_values(2, 16);
+    let table = rig.pool.persistent(DType::F32, &[16]).expect("a tensor");
+    table.write(&rig.stream, &values).expect("written");
+    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let out = capture.record(&rig.stream, |_| rig.ops.add(&x, &table)).expect("a recording");
+    let _ = capture.replay(&rig.stream).expect("a replay");
+    let expected = rig.read(&out);
+    let whole = free(&rig);
+    let watch = driver.watch().expect("a watched driver");
+    let mut failed = std::collections::BTreeSet::new();
+    for code in [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN] {
+        for after in 0.. {
+            watch.fail(Fault { call: None, after, code });
+            let result = rig.pool.release().and_then(|()| rig.pool.restore());
+            let fired = watch.heal();
+            let Some(&call) = fired.first() else {
+                result.expect("no call failed");
+                break;
+            };
+            failed.insert(call);
+            let what = format!("call {after} ({call}) returning {}", code.0);
+            if let Err(error) = &result {
+                let named = error.driver_call().unwrap_or_else(|| panic!("{what}: the error names no call: {error}"));
+                assert_eq!((named.call(), named.code()), (call, code), "{what}: {error}");
+            }
+            rig.pool.restore().unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_same(&rig.read(&table), &values);
+            let _ = capture.replay(&rig.stream).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_same(&rig.read(&out), &expected);
+            assert_eq!(free(&rig), whole, "{what}");
+        }
+    }
+    for call in [Call::cuMemUnmap, Call::cuMemCreate, Call::cuMemMap, Call::cuMemSetAccess, Call::cuMemRelease] {
+        assert!(failed.contains(&call), "{call} is part of it: {failed:?}");
+    }
 }

@@ -23,45 +23,42 @@ fn free(rig: &Rig) -> usize {
 /// A hundred times between replays in random order: the results are those of eager runs, and the device has the pool's bytes in between.
 #[test]
 fn captures_replay_after_their_memory_was_away() {
-    for_each_driver(|driver| {
-        let rig = Rig::with_pool(driver, options());
-        let buckets = if rig.is_reference() { [64, 32, 16] } else { [4096, 2048, 512] };
-        let stack = Stack::new(&rig, buckets[0]);
-        let traces = buckets
-            .map(|rows| trace(&rig.pool, &rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("a trace").0);
-        let plan = PoolPlan::new(traces, &PlanOptions::default()).expect("a plan");
-        rig.pool.take_plan(&plan).expect("the range");
-        let mut captures = Vec::new();
-        for (rows, trace) in buckets.into_iter().zip(plan.traces()) {
-            let mut capture =
-                BreakableCapture::with_options(&rig.pool, CaptureOptions::default().plan(trace)).expect("a capture");
-            // The last one's outputs stay: they are blocks like others.
-            let out = capture.record(&rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("a recording");
-            let expected = eager(&rig.pool, &rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("eager");
-            captures.push((capture, out, rig.read(&expected)));
+    let rig = Rig::with_pool(&driver(), options());
+    let buckets = if rig.is_reference() { [64, 32, 16] } else { [4096, 2048, 512] };
+    let stack = Stack::new(&rig, buckets[0]);
+    let traces =
+        buckets.map(|rows| trace(&rig.pool, &rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("a trace").0);
+    let plan = PoolPlan::new(traces, &PlanOptions::default()).expect("a plan");
+    rig.pool.take_plan(&plan).expect("the range");
+    let mut captures = Vec::new();
+    for (rows, trace) in buckets.into_iter().zip(plan.traces()) {
+        let mut capture =
+            BreakableCapture::with_options(&rig.pool, CaptureOptions::default().plan(trace)).expect("a capture");
+        // The last one's outputs stay: they are blocks like others.
+        let out = capture.record(&rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("a recording");
+        let expected = eager(&rig.pool, &rig.stream, |scope| stack.forward(&rig, scope, rows)).expect("eager");
+        captures.push((capture, out, rig.read(&expected)));
+    }
+    let pool = rig.pool.usage().expect("usage").reserved;
+    for (turn, value) in random_values(7, 100).into_iter().enumerate() {
+        let before = free(&rig);
+        rig.pool.release().expect("released");
+        assert!(rig.pool.is_released());
+        if rig.is_reference() || turn == 0 {
+            assert_eq!(free(&rig) - before, pool, "the pool's bytes are the device's");
         }
-        let pool = rig.pool.usage().expect("usage").reserved;
-        let turns = if rig.is_reference() { 12 } else { 100 };
-        for (turn, value) in random_values(7, turns).into_iter().enumerate() {
-            let before = free(&rig);
-            rig.pool.release().expect("released");
-            assert!(rig.pool.is_released());
-            if rig.is_reference() || turn == 0 {
-                assert_eq!(free(&rig) - before, pool, "the pool's bytes are the device's");
-            }
-            let which = (value.to_bits() as usize) % captures.len();
-            let (capture, out, expected) = &mut captures[which];
-            assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
-            rig.pool.restore().expect("restored");
-            if rig.is_reference() {
-                assert_eq!(free(&rig), before);
-                assert!(rig.read(out).iter().all(|value| value.is_nan()), "nothing of the content is left");
-            }
-            let _ = capture.replay(&rig.stream).expect("a replay");
-            assert_same(&rig.read(out), expected);
+        let which = (value.to_bits() as usize) % captures.len();
+        let (capture, out, expected) = &mut captures[which];
+        assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
+        rig.pool.restore().expect("restored");
+        if rig.is_reference() {
+            assert_eq!(free(&rig), before);
+            assert!(rig.read(out).iter().all(|value| value.is_nan()), "nothing of the content is left");
         }
-        assert_eq!(rig.pool.usage().expect("usage").reserved, pool);
-    });
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        assert_same(&rig.read(out), expected);
+    }
+    assert_eq!(rig.pool.usage().expect("usage").reserved, pool);
 }
 
 /// What captures read and never write is declared, or found: it reads as NaN after a restore.

@@ -4,6 +4,8 @@
 //!
 //! `cargo bench --bench capture [-- --json]`
 
+#[path = "support/shape.rs"]
+mod shape;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
@@ -13,6 +15,7 @@ use breakable_cuda_graph::{
     BreakKind, BreakOptions, BreakableCapture, CapturePool, DType, Error, Result, Tensor, break_here, eager,
 };
 use clap::Parser;
+use shape::Shape;
 use std::time::Instant;
 
 /// Measures time and memory of captures.
@@ -21,15 +24,8 @@ struct Arguments {
     /// Print one JSON object a row instead of a table.
     #[arg(long)]
     json: bool,
-    /// Segments.
-    #[arg(long, default_value_t = 33)]
-    segments: usize,
-    /// Kernels of a segment.
-    #[arg(long, default_value_t = 8)]
-    kernels: usize,
-    /// Kernels of a break.
-    #[arg(long, default_value_t = 2)]
-    break_kernels: usize,
+    #[command(flatten)]
+    shape: Shape,
     /// Captures that are alive together.
     #[arg(long, default_value_t = 30)]
     buckets: usize,
@@ -49,13 +45,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let (driver, line) = support::driver(arguments.driver)?;
     let context = support::context(&driver, 0)?;
     let (stream, pool, ops) = (Stream::new(&context)?, CapturePool::new(&context)?, Ops::load(&context)?);
-    let input = Tensor::from_slice(&stream, &[1.0_f32; 1024], &[1024])?;
+    let input = Tensor::from_slice(&stream, &vec![1.0_f32; arguments.shape.elements], &[arguments.shape.elements])?;
     eager(&pool, &stream, |_| forward(&ops, &input, &arguments, BreakKind::Live))?;
     if !arguments.json {
         println!("{line}");
-        let (segments, kernels) = (arguments.segments, arguments.kernels);
-        let (breaks, each, buckets) = (segments - 1, arguments.break_kernels, arguments.buckets);
-        println!("{segments} segments of {kernels} kernels, {breaks} breaks of {each} kernels; {buckets} captures");
+        println!("{}; {} captures", arguments.shape, arguments.buckets);
         println!("{:<18} {:>12} {:>18} {:>16} {:>8}", "breaks", "ms a capture", "quartiles", "MiB of execs", "execs");
     }
     for (name, kind) in KINDS {
@@ -77,8 +71,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let mebibytes = bytes as f64 / f64::from(1 << 20);
         if arguments.json {
             let row = serde_json::json!({
-                "bench": "capture", "breaks": name, "driver": driver.origin().to_string(), "segments": arguments.segments,
-                "kernels": arguments.kernels, "break_kernels": arguments.break_kernels, "captures": arguments.buckets,
+                "bench": "capture", "breaks": name, "driver": driver.origin().to_string(), "segments": arguments.shape.segments,
+                "kernels": arguments.shape.kernels, "break_kernels": arguments.shape.break_kernels, "captures": arguments.buckets,
                 "ms_median": median, "ms_quartiles": [low, high], "exec_bytes": bytes, "execs_a_capture": execs,
             });
             println!("{row}");
@@ -107,13 +101,13 @@ fn capture(
 
 fn forward(ops: &Ops, input: &Tensor, arguments: &Arguments, kind: BreakKind) -> Result<Tensor> {
     let mut h = input.clone();
-    for segment in 0..arguments.segments {
-        for _ in 0..arguments.kernels {
+    for segment in 0..arguments.shape.segments {
+        for _ in 0..arguments.shape.kernels {
             h = ops.scale(&h, 1.0)?;
         }
-        if segment + 1 < arguments.segments {
+        if segment + 1 < arguments.shape.segments {
             let handoff = breakable_cuda_graph::empty(DType::F32, h.shape())?;
-            let (ops, kernels) = (ops.clone(), arguments.break_kernels);
+            let (ops, kernels) = (ops.clone(), arguments.shape.break_kernels);
             h = break_here(BreakOptions::new("attention").kind(kind), handoff, [&h], move |b| {
                 let handoff = b.output(0).ok_or(Error::NoForward)?;
                 for _ in 0..kernels {

@@ -5,6 +5,8 @@
 //!
 //! `cargo bench --bench replay [-- --json]`
 
+#[path = "support/shape.rs"]
+mod shape;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
@@ -16,6 +18,7 @@ use breakable_cuda_graph::{
 };
 use clap::Parser;
 use core::ffi::c_void;
+use shape::Shape;
 use std::time::Instant;
 
 /// Compares replay with a bare loop of the same driver calls.
@@ -24,24 +27,14 @@ struct Arguments {
     /// Print one JSON object a row instead of a table.
     #[arg(long)]
     json: bool,
-    /// Segments.
-    #[arg(long, default_value_t = 33)]
-    segments: usize,
-    /// Kernels of a segment.
-    #[arg(long, default_value_t = 8)]
-    kernels: usize,
-    /// Kernels of a break.
-    #[arg(long, default_value_t = 2)]
-    break_kernels: usize,
+    #[command(flatten)]
+    shape: Shape,
     /// Interleaved blocks of each arm.
     #[arg(long, default_value_t = 200)]
     blocks: usize,
     /// Replays in a block.
     #[arg(long, default_value_t = 10)]
     replays: usize,
-    /// Elements of every tensor: with the default, kernels of well under a microsecond.
-    #[arg(long, default_value_t = 1024)]
-    elements: usize,
     /// Which driver to use.
     #[arg(long, value_enum, default_value_t)]
     driver: support::Choice,
@@ -60,7 +53,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let stream = Stream::new(&context)?;
     let pool = CapturePool::new(&context)?;
     let ops = Ops::load(&context)?;
-    let input = Tensor::from_slice(&stream, &vec![1.0_f32; arguments.elements], &[arguments.elements])?;
+    let input = Tensor::from_slice(&stream, &vec![1.0_f32; arguments.shape.elements], &[arguments.shape.elements])?;
 
     let mut captures = Vec::new();
     for (_, kind, checked) in CAPTURES {
@@ -89,7 +82,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                             // SAFETY: a live exec of a live capture.
                             check(unsafe { graph_launch(exec, raw_stream) })?;
                             if at + 1 < execs.len() {
-                                for _ in 0..arguments.break_kernels {
+                                for _ in 0..arguments.shape.break_kernels {
                                     // SAFETY: the kernel's own parameters, on live buffers.
                                     check(unsafe { bare.launch(launch) })?;
                                 }
@@ -120,15 +113,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         .collect();
     let times = times.map(|mut arm| quartiles(&mut arm));
     if !arguments.json {
-        println!(
-            "{} segments of {} kernels, {} breaks of {} kernels; {} interleaved blocks of {} replays",
-            arguments.segments,
-            arguments.kernels,
-            arguments.segments - 1,
-            arguments.break_kernels,
-            arguments.blocks,
-            arguments.replays
-        );
+        let Arguments { shape, blocks, replays, .. } = &arguments;
+        println!("{shape}; {blocks} interleaved blocks of {replays} replays");
         println!(
             "{:<24} {:>8} {:>18} {:>10} {:>18} {:>13}",
             "arm", "host µs", "quartiles", "over bare", "quartiles", "back to back"
@@ -141,11 +127,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     {
         if arguments.json {
             let row = serde_json::json!({
-                "bench": "replay", "arm": arm, "driver": driver.origin().to_string(), "segments": arguments.segments,
-                "kernels": arguments.kernels, "break_kernels": arguments.break_kernels, "blocks": arguments.blocks,
+                "bench": "replay", "arm": arm, "driver": driver.origin().to_string(), "segments": arguments.shape.segments,
+                "kernels": arguments.shape.kernels, "break_kernels": arguments.shape.break_kernels, "blocks": arguments.blocks,
                 "host_us_median": median, "host_us_quartiles": [low, high],
                 "over_bare_median": ratio, "over_bare_quartiles": [ratio_low, ratio_high],
-                "elements": arguments.elements, "back_to_back_us": device,
+                "elements": arguments.shape.elements, "back_to_back_us": device,
             });
             println!("{row}");
         } else {
@@ -201,18 +187,18 @@ fn capture_program(
 ) -> Result<BreakableCapture<'static>> {
     let forward = || -> Result<Tensor> {
         let mut h = input.clone();
-        for segment in 0..arguments.segments {
-            for _ in 0..arguments.kernels {
+        for segment in 0..arguments.shape.segments {
+            for _ in 0..arguments.shape.kernels {
                 h = ops.scale(&h, 1.0)?;
             }
-            if segment + 1 < arguments.segments {
+            if segment + 1 < arguments.shape.segments {
                 let handoff = ops.empty_like(&h)?;
                 let prepared = ops.scale_raw(&h, 1.0, &handoff)?;
                 h = break_here(
                     BreakOptions::new("attention").kind(kind),
                     handoff,
                     [&h],
-                    break_operation(ops.clone(), prepared, arguments.break_kernels, checked),
+                    break_operation(ops.clone(), prepared, arguments.shape.break_kernels, checked),
                 )?;
             }
         }
@@ -265,8 +251,8 @@ struct Bare {
 impl Bare {
     fn new(ops: &Ops, stream: &Stream, arguments: &Arguments) -> Result<Bare> {
         let buffers = [
-            Tensor::zeros(stream, DType::F32, &[arguments.elements])?,
-            Tensor::zeros(stream, DType::F32, &[arguments.elements])?,
+            Tensor::zeros(stream, DType::F32, &[arguments.shape.elements])?,
+            Tensor::zeros(stream, DType::F32, &[arguments.shape.elements])?,
         ];
         let (kernel, config, values) = ops.scale_raw(&buffers[0], 1.0, &buffers[1])?;
         Ok(Bare {

@@ -262,11 +262,11 @@ impl<'env> Recorder<'env> {
         let scratch = Scratch::new(region, self.stream.context(), self.number, self.pool.as_kept());
         let (name, index) = (step.options.name.to_string(), step.index);
         let mut piece = RecordedPiece::new(step, scratch, self.number);
-        if !piece.record(&side, None, &self.pool)? {
-            // It took less the time before.
-            let source = Box::new(Error::ScratchExceeded { requested: 0, left: 0 });
-            return Err(Error::NotRecordable { name, index, source });
-        }
+        // More scratch than the time before: what it takes is not known then.
+        piece.record(&side, None, &self.pool).map_err(|error| match error {
+            Error::ScratchExceeded { .. } => Error::NotRecordable { name, index, source: Box::new(error) },
+            other => other,
+        })?;
         self.building.borrow_mut().pieces.push(Piece::Recorded(piece));
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What the addresses of temporaries are a multiple of.
 pub(super) const ALIGNMENT: usize = 512;
@@ -17,8 +17,8 @@ pub(crate) struct Scratch {
     address: u64,
     bytes: usize,
     next: AtomicUsize,
-    /// More was asked for than there is.
-    exceeded: AtomicBool,
+    /// What was asked for in vain, in bytes; 0 where all was served.
+    exceeded: AtomicUsize,
     context: Context,
     recording: u64,
     /// Keeps the pool's memory mapped.
@@ -37,7 +37,7 @@ impl Scratch {
             address: region.map_or(0, Tensor::address),
             bytes: region.map_or(0, Tensor::extent_bytes),
             next: AtomicUsize::new(0),
-            exceeded: AtomicBool::new(false),
+            exceeded: AtomicUsize::new(0),
             context: context.clone(),
             recording,
             _pool: pool,
@@ -47,12 +47,14 @@ impl Scratch {
     /// Begins anew.
     pub(super) fn reset(&self) {
         self.next.store(0, Ordering::Relaxed);
-        self.exceeded.store(false, Ordering::Relaxed);
+        self.exceeded.store(0, Ordering::Relaxed);
     }
 
-    /// Whether more was asked for than there is.
-    pub(super) fn is_exceeded(&self) -> bool {
-        self.exceeded.load(Ordering::Relaxed)
+    /// The error of the last request that was larger than what was left, if one was.
+    pub(super) fn exceeded(&self) -> Option<Error> {
+        let requested = self.exceeded.load(Ordering::Relaxed);
+        let left = self.bytes - self.next.load(Ordering::Relaxed);
+        (requested > 0).then_some(Error::ScratchExceeded { requested, left })
     }
 
     /// An undefined row-major tensor.
@@ -62,7 +64,8 @@ impl Scratch {
         let start = self.next.load(Ordering::Relaxed);
         let Some(end) = rounded(bytes).and_then(|bytes| start.checked_add(bytes)).filter(|end| *end <= self.bytes)
         else {
-            self.exceeded.store(true, Ordering::Relaxed);
+            // A tensor of no bytes takes a place too.
+            self.exceeded.store(bytes.max(1), Ordering::Relaxed);
             return Err(Error::ScratchExceeded { requested: bytes, left: self.bytes - start });
         };
         self.next.store(end, Ordering::Relaxed);

@@ -116,8 +116,8 @@ impl<'env> RecordedPiece<'env> {
         RecordedPiece { step, scratch, recording, body: None, kept: Vec::new() }
     }
 
-    /// Records the body. `false`: it asked for more scratch than there is.
-    pub(super) fn record(&mut self, side: &Stream, valid_rows: Option<usize>, pool: &PoolHandle) -> Result<bool> {
+    /// Records the body. [`Error::ScratchExceeded`] where it asked for more scratch than there is, whatever it made of that.
+    pub(super) fn record(&mut self, side: &Stream, valid_rows: Option<usize>, pool: &PoolHandle) -> Result<()> {
         self.body = None;
         self.scratch.reset();
         let window = Window::open(side, CaptureMode::Relaxed, self.recording)?;
@@ -127,12 +127,12 @@ impl<'env> RecordedPiece<'env> {
             self.step.run(side, valid_rows)
         };
         let closed = window.close();
-        if self.scratch.is_exceeded() {
+        if let Some(exceeded) = self.scratch.exceeded() {
             if let Ok(captured) = closed {
                 // SAFETY: the capture that ended has handed the graph over.
                 drop(unsafe { Graph::from_raw(side.context(), captured.graph) });
             }
-            return Ok(false);
+            return Err(exceeded);
         }
         let captured = match (ran, closed) {
             (Ok(()), Ok(captured)) => captured,
@@ -156,7 +156,7 @@ impl<'env> RecordedPiece<'env> {
             }
         }
         self.body = Some(Body { graph, digest, kept: captured.kept });
-        Ok(true)
+        Ok(())
     }
 
     /// `ran`: what the operation returned; `closed`: what ending its capture did.
@@ -255,10 +255,12 @@ impl<'env> Stretch<'env> {
     /// Records the bodies, sees to it that an exec has them, and launches it.
     pub(super) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>, pool: &PoolHandle) -> Result<()> {
         for piece in &mut self.pieces {
-            if let Piece::Recorded(recorded) = piece
-                && !recorded.record(&self.side, valid_rows, pool)?
-            {
-                return self.run_pieces(stream, valid_rows);
+            if let Piece::Recorded(recorded) = piece {
+                match recorded.record(&self.side, valid_rows, pool) {
+                    Ok(()) => {}
+                    Err(Error::ScratchExceeded { .. }) => return self.run_pieces(stream, valid_rows),
+                    Err(error) => return Err(error),
+                }
             }
         }
         if !self.fit()? {

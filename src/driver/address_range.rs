@@ -138,7 +138,8 @@ impl AddressRange {
             mapped?;
             let usable = released.and_then(|()| driver.cuMemSetAccess(address, bytes, &access, 1));
             if let Err(error) = usable {
-                driver.cuMemUnmap(address, bytes)?;
+                // The first error is the one to tell.
+                let _ = driver.cuMemUnmap(address, bytes);
                 return Err(error.into());
             }
         }

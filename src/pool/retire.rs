@@ -41,7 +41,7 @@ impl PoolInner {
         let ordered = Event::new(self.context()).and_then(|event| {
             event.record(last)?;
             if slabs {
-                self.state().source.return_after(&event, last)?;
+                self.state().source.return_after(&event)?;
             }
             return_after(left_behind, &event)
         });

@@ -72,11 +72,12 @@ impl SlabSource {
         }
     }
 
-    /// Lets the return of slabs come after the event, which was recorded on `last`; where there is no order to return them in, waits.
-    pub(super) fn return_after(&self, event: &Event, last: &Stream) -> Result<()> {
+    /// Lets the return of slabs come after the event. Mapped memory needs no order: what gives it back waits for the device, and not while a segment is
+    /// open.
+    pub(super) fn return_after(&self, event: &Event) -> Result<()> {
         match self {
             SlabSource::Ordered { stream, .. } => stream.wait(event),
-            SlabSource::Reserved(_) => last.settle(),
+            SlabSource::Reserved(_) => Ok(()),
         }
     }
 

@@ -196,6 +196,36 @@ fn a_dropped_pool_leaves_nothing() {
     });
 }
 
+/// A pool that goes while a segment of another one is open: its memory waits for the end of the segment, which is not disturbed.
+#[test]
+fn a_pool_that_is_dropped_in_a_segment_does_not_disturb_it() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let before = free(&rig);
+        let x = rig.random(1, &[16]);
+        let mine = breakable_cuda_graph::CapturePool::with_options(&rig.context, options()).expect("a pool");
+        let mut first = BreakableCapture::on_pool(&mine).expect("a capture");
+        drop(first.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording"));
+        let _ = first.replay(&rig.stream).expect("a replay");
+        let mut second = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let out = second
+            .record(&rig.stream, |_| {
+                let y = rig.ops.scale(&x, 3.0)?;
+                drop((first, mine));
+                rig.ops.relu(&y)
+            })
+            .expect("the recording goes on");
+        let _ = second.replay(&rig.stream).expect("a replay");
+        let expected: Vec<f32> = rig.read(&x).iter().map(|x| (3.0 * x).max(0.0)).collect();
+        assert_same(&rig.read(&out), &expected);
+        drop((out, second, x));
+        rig.pool.trim().expect("nothing is in use");
+        if rig.is_reference() {
+            assert_eq!(free(&rig), before, "the dropped pool's memory is the device's again");
+        }
+    });
+}
+
 /// Every driver call of a release and a restore fails in turn: the error names it, and a restore afterwards puts everything right.
 #[test]
 fn every_call_of_a_release_and_a_restore_fails_in_turn() {

@@ -8,7 +8,7 @@ use breakable_cuda_graph::prefill::{Decision, EagerReason, Ranks, ReasonKind, Th
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const RANKS: usize = 4;
 /// The one that fails.
@@ -56,8 +56,8 @@ fn one_rank(rig: &Rig, model: &Small, rank: ThreadRank, after: u64) -> bool {
         assert!(fired.iter().all(|call| may_go_by(*call)), "{what}");
         runner.turn_off().unwrap_or_else(|error| panic!("{what}: {error}"));
     } else {
-        // Debug builds of the reference driver take a tenth of this; a real device shares its lock between the ranks.
-        assert!(took < Duration::from_secs(1), "{took:?}: {what}");
+        // Nobody waited for a rank that had failed. Debug builds of the reference driver take a tenth of a second.
+        assert!(took < ThreadRank::PATIENCE / 2, "{took:?}: {what}");
         assert_eq!(runner.stats().eager_for(ReasonKind::CaptureFailed), 1, "{what}");
         let decision = owned.with(|batch| runner.decide(batch));
         assert!(matches!(decision, Decision::Eager(EagerReason::CaptureFailed { .. })), "{what}");

@@ -6,7 +6,7 @@ use breakable_cuda_graph::BreakKind::{Live as Alive, Recorded};
 use breakable_cuda_graph::pool::PoolPlan;
 use breakable_cuda_graph::pool::plan::PlanOptions;
 use breakable_cuda_graph::{
-    BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, active_forward, trace,
+    BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, DType, active_forward, trace,
 };
 
 const ALL: [BreakKind; 3] = [Recorded; 3];
@@ -60,7 +60,7 @@ fn padded_tails_are_zero_and_have_an_exec_of_their_own() {
         let rig = Rig::new(driver);
         let mut captured = Captured::new(&rig, &ALL, CaptureOptions::default());
         for valid in [Some(5), None, Some(1), Some(0), Some(ROWS), Some(ROWS + 3), Some(7)] {
-            captured.check(Live::new(1.5), valid.filter(|valid| *valid < ROWS).or(None));
+            captured.check(Live::new(1.5), valid.filter(|valid| *valid < ROWS));
             captured.check(Live::new(2.5), valid.map(|valid| valid.min(ROWS)));
         }
         let stats = captured.capture.recorded_stats();
@@ -172,7 +172,7 @@ fn results_of_any_kind() {
                 })?;
                 // The result is a tensor of its own, which nobody keeps: the body does until the next one.
                 let own = scope.break_point(BreakOptions::new("own").recorded(), [&h], move |b| {
-                    let y = breakable_cuda_graph::Tensor::empty(&rig.context, h_dtype(), b.input(0)?.shape())?;
+                    let y = breakable_cuda_graph::Tensor::empty(&rig.context, DType::F32, b.input(0)?.shape())?;
                     rig.ops.scale_into(b.stream(), b.input(0)?, b.forward_ctx::<Live>()?.factor, &y)?;
                     Ok(y)
                 })?;
@@ -195,10 +195,6 @@ fn results_of_any_kind() {
     });
 }
 
-fn h_dtype() -> breakable_cuda_graph::DType {
-    breakable_cuda_graph::DType::F32
-}
-
 /// What an exec has is compared by all that a launch takes: an equal body is not patched, one that differs in an address alone is.
 #[test]
 fn a_body_that_reads_another_tensor_is_patched() {
@@ -219,7 +215,7 @@ fn a_body_that_reads_another_tensor_is_patched() {
                 let y = scope.break_point(BreakOptions::new("pick").recorded(), [&h], move |br| {
                     let y = match br.output(0) {
                         Some(y) => y,
-                        None => br.tensor(h_dtype(), &[8])?,
+                        None => br.tensor(DType::F32, &[8])?,
                     };
                     rig.ops.scale_into(br.stream(), &br.forward_ctx::<Which>()?.0, 2.0, &y)?;
                     Ok(y)

@@ -3,7 +3,7 @@
 
 use super::recorder::Recorder;
 use super::scope::Scope;
-use super::scratch::Scratch;
+use super::stretch::scratch::Scratch;
 use crate::driver::{Stream, window};
 use crate::error::{Error, Result};
 use crate::pool::trace::Role;

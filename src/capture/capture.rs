@@ -41,6 +41,11 @@ pub struct CaptureOptions {
     /// The most execs of one stretch of recorded breaks, each for bodies of another shape: other nodes, as a library may have for other sizes. Beyond it
     /// a stretch is launched piece by piece.
     pub max_recorded_shapes: usize,
+    /// Whether captures of the pool take turns in common execs. Those whose graphs have the same nodes, as buckets of one model do, then need the
+    /// device memory of one; a replay after another capture's takes longer by a
+    /// [`cuGraphExecUpdate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) of all nodes, counted in
+    /// [`RecordedStats::switched`]. Off by default.
+    pub share_execs: bool,
 }
 
 impl Default for CaptureOptions {
@@ -54,6 +59,7 @@ impl Default for CaptureOptions {
             instantiate: InstantiateFlags::default(),
             plan: None,
             max_recorded_shapes: 8,
+            share_execs: false,
         }
     }
 }
@@ -91,6 +97,13 @@ impl CaptureOptions {
     #[must_use]
     pub fn stream(mut self, stream: &Stream) -> Self {
         self.stream = Some(stream.clone());
+        self
+    }
+
+    /// With execs shared by the captures of the pool or not.
+    #[must_use]
+    pub fn share_execs(mut self, share: bool) -> Self {
+        self.share_execs = share;
         self
     }
 
@@ -220,7 +233,7 @@ impl<'env> BreakableCapture<'env> {
         self.keep.push(owner);
     }
 
-    /// The execs that a replay launches, in order, for measuring and for tools.
+    /// The execs that a replay launches, in order and without those that are shared, for measuring and for tools.
     pub fn execs(&self) -> impl Iterator<Item = &GraphExec> {
         self.program.steps.iter().filter_map(|step| match step {
             Step::Segment { exec, .. } => Some(exec),

@@ -5,7 +5,7 @@
 //! - `breaks` is what a break sees and returns.
 //! - `program` is the recorded list of steps.
 //! - `recorder` builds it: it ends a segment, runs and records the break, opens the next segment.
-//! - `stretch` is segments and recorded breaks as one exec; `scratch` is where the temporaries of recorded breaks lie.
+//! - `stretch` is segments and recorded breaks as one exec.
 //! - `state` is the capture's life as a state machine.
 //! - `tracing` runs a forward and writes down what a recording would ask of the pool.
 //! - `capture` is [`BreakableCapture`]; `record` and `replay` are its two halves.
@@ -24,7 +24,6 @@ mod record;
 mod recorder;
 mod replay;
 mod scope;
-mod scratch;
 mod state;
 mod stretch;
 mod tracing;

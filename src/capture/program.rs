@@ -124,6 +124,12 @@ impl Fnv {
 }
 
 impl BreakStep<'_> {
+    /// The error of this break.
+    #[cold]
+    pub(super) fn failed(&self, source: Error) -> Error {
+        Error::Break { name: self.options.name.to_string(), index: self.index, source: Box::new(source) }
+    }
+
     /// Runs the operation on the stream and lands its results.
     pub(super) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
         let BreakStep { options, operation, inputs, handoffs, .. } = self;

@@ -4,10 +4,10 @@ use super::ambient::{self, Frame, Kind, Source};
 use super::breaks::{Break, BreakKind, BreakOptions, Outputs};
 use super::capture::{CaptureExecution, CaptureOptions};
 use super::program::{BreakStep, Operation, Program, Step};
-use super::scratch::{self, Scratch};
-use super::stretch::{Piece, RecordedPiece, SegmentPiece, Stretch};
+use super::stretch::scratch::{self, Scratch};
+use super::stretch::{Piece, RecordedPiece, Recording, SegmentPiece, Stretch, StretchOptions};
 use crate::driver::window::{Failed, Window};
-use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream};
+use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream, StreamOptions};
 use crate::error::{Error, Result};
 use crate::pool::PoolHandle;
 use crate::pool::trace::Role;
@@ -27,8 +27,7 @@ pub(crate) struct Recorder<'env> {
     pub(super) source: Source,
     pub(super) mode: CaptureMode,
     pub(super) execution: CaptureExecution,
-    pub(super) flags: InstantiateFlags,
-    pub(super) max_variants: usize,
+    pub(super) stretches: StretchOptions,
     building: RefCell<Building<'env>>,
 }
 
@@ -50,7 +49,9 @@ struct Building<'env> {
 
 impl<'env> Recorder<'env> {
     pub(super) fn new(number: u64, pool: PoolHandle, stream: Stream, source: Source, options: &CaptureOptions) -> Self {
-        let CaptureOptions { mode, execution, instantiate: flags, max_recorded_shapes: max_variants, .. } = *options;
+        let CaptureOptions { mode, execution, instantiate: flags, max_recorded_shapes, share_execs: share, .. } =
+            *options;
+        let stretches = StretchOptions { flags, max_variants: max_recorded_shapes.max(1), share };
         let building = Building {
             window: None,
             program: Program::default(),
@@ -60,17 +61,7 @@ impl<'env> Recorder<'env> {
             traced: Vec::new(),
             failed: false,
         };
-        Recorder {
-            number,
-            pool,
-            stream,
-            source,
-            mode,
-            execution,
-            flags,
-            max_variants,
-            building: RefCell::new(building),
-        }
+        Recorder { number, pool, stream, source, mode, execution, stretches, building: RefCell::new(building) }
     }
 
     /// Runs a forward as a recording does, without capturing: what it asks of the pool is written down.
@@ -104,7 +95,8 @@ impl<'env> Recorder<'env> {
         }
         let (window, index, alone) = {
             let mut building = self.building.borrow_mut();
-            (building.window.take(), building.program.segments, building.pieces.is_empty() && next != Next::Recorded)
+            let alone = building.pieces.is_empty() && next != Next::Recorded && !self.stretches.share;
+            (building.window.take(), building.program.segments, alone)
         };
         let Some(window) = window else { return Err(Error::Poisoned) };
         let ended = self.make_segment(window, index, alone).and_then(|made| {
@@ -120,7 +112,7 @@ impl<'env> Recorder<'env> {
         Ok(())
     }
 
-    /// `alone`: no recorded break is beside it.
+    /// `alone`: it has an exec of its own.
     fn make_segment(&self, window: Window, index: usize, alone: bool) -> Result<Option<SegmentPiece>> {
         let captured = match window.close() {
             Ok(captured) => captured,
@@ -146,7 +138,7 @@ impl<'env> Recorder<'env> {
             return Ok(None);
         }
         let runs = self.execution == CaptureExecution::RunThrough;
-        let exec = if alone || runs { Some(GraphExec::new(&graph, self.flags)?) } else { None };
+        let exec = if alone || runs { Some(GraphExec::new(&graph, self.stretches.flags)?) } else { None };
         if let Some(exec) = exec.as_ref().filter(|_| runs) {
             // SAFETY: the recording keeps what the graph refers to, and the pool's memory is live.
             unsafe { exec.launch(&self.stream)? };
@@ -156,23 +148,32 @@ impl<'env> Recorder<'env> {
 
     /// Makes steps of what came since the last live break.
     fn close_stretch(&self) -> Result<()> {
-        let (pieces, side) = {
-            let mut building = self.building.borrow_mut();
-            (std::mem::take(&mut building.pieces), building.side.clone())
-        };
-        let recorded = pieces.iter().any(|piece| matches!(piece, Piece::Recorded(_)));
-        if let (true, Some(side)) = (recorded, side) {
-            let stretch = Stretch::new(pieces, side, self.flags, self.max_variants, &self.stream)?;
+        let pieces = std::mem::take(&mut self.building.borrow_mut().pieces);
+        let together = self.stretches.share || pieces.iter().any(|piece| matches!(piece, Piece::Recorded(_)));
+        if together && !pieces.is_empty() {
+            let stretch = Stretch::new(pieces, self.side()?, self.stretches, &self.pool, &self.stream)?;
             self.building.borrow_mut().program.steps.push(Step::Stretch(stretch));
             return Ok(());
         }
         for piece in pieces {
             if let Piece::Segment(SegmentPiece { graph, index, nodes, exec }) = piece {
-                let exec = exec.map_or_else(|| GraphExec::new(&graph, self.flags), Ok)?;
+                let exec = exec.map_or_else(|| GraphExec::new(&graph, self.stretches.flags), Ok)?;
+                exec.upload(&self.stream)?;
                 self.building.borrow_mut().program.steps.push(Step::Segment { exec, index, nodes });
             }
         }
         Ok(())
+    }
+
+    /// The stream where bodies are recorded, made when it is first asked for. What is captured there has the capture stream's priority.
+    fn side(&self) -> Result<Stream> {
+        if let Some(side) = &self.building.borrow().side {
+            return Ok(side.clone());
+        }
+        let options = StreamOptions::default().priority(self.stream.priority()?);
+        let side = Stream::with_options(self.stream.context(), options)?;
+        self.building.borrow_mut().side = Some(side.clone());
+        Ok(side)
     }
 
     /// Runs a break and records it. `into`: where its one result is to land, for `break_here`.
@@ -256,18 +257,18 @@ impl<'env> Recorder<'env> {
 
     /// Records a break's body for the first time.
     fn add_recorded(&self, step: BreakStep<'env>, region: Option<&Tensor>) -> Result<()> {
-        let side = self.building.borrow().side.clone();
-        let side = side.map_or_else(|| Stream::new(self.stream.context()), Ok)?;
-        self.building.borrow_mut().side = Some(side.clone());
+        let side = self.side()?;
         let scratch = Scratch::new(region, self.stream.context(), self.number, self.pool.as_kept());
         let (name, index) = (step.options.name.to_string(), step.index);
-        let mut piece = RecordedPiece::new(step, scratch, self.number);
+        // Kernel nodes that are made of notes have no priority.
+        let notes = !self.stretches.flags.contains(InstantiateFlags::USE_NODE_PRIORITY);
+        let mut piece = RecordedPiece::new(step, scratch, self.number, notes);
         // More scratch than the time before: what it takes is not known then.
-        piece.record(&side, None, &self.pool).map_err(|error| match error {
+        piece.record(Recording { side: &side, valid_rows: None, pool: &self.pool }).map_err(|error| match error {
             Error::ScratchExceeded { .. } => Error::NotRecordable { name, index, source: Box::new(error) },
             other => other,
         })?;
-        self.building.borrow_mut().pieces.push(Piece::Recorded(piece));
+        self.building.borrow_mut().pieces.push(Piece::Recorded(Box::new(piece)));
         Ok(())
     }
 

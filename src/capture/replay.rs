@@ -113,7 +113,7 @@ fn run(
             }
             Step::Break(step) => {
                 if let Err(error) = step.run(stream, valid_rows) {
-                    return Err(break_failed(&step.options.name, step.index, error));
+                    return Err(step.failed(error));
                 }
             }
             Step::Stretch(stretch) => {
@@ -129,11 +129,6 @@ fn run(
 #[cold]
 fn segment_failed(index: usize, error: Error) -> Error {
     Error::Segment { index, source: Box::new(error) }
-}
-
-#[cold]
-fn break_failed(name: &str, index: usize, error: Error) -> Error {
-    Error::Break { name: name.to_owned(), index, source: Box::new(error) }
 }
 
 impl Drop for BreakableCapture<'_> {

@@ -3,11 +3,12 @@
 use super::context::Context;
 use super::disposal::Disposal;
 use super::graph::{self, Graph, Node};
+use super::noted::NotedLaunch;
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphExec, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult,
-    CUgraphNodeType, CUresult, CallError, first_failure,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo,
+    CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNodeType, CUresult, CallError, first_failure,
 };
 use std::fmt;
 
@@ -136,6 +137,42 @@ impl GraphExec {
         let before = first_failure::get();
         // SAFETY: live handles; the caller vouches for the node. The call is about them alone, whatever is current.
         match unsafe { self.context.driver().cuGraphExecChildGraphNodeSetParams(self.raw, node.0, child.as_raw()) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.code() == CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE => {
+                first_failure::set(before);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives a kernel node another launch
+    /// ([`cuGraphExecKernelNodeSetParams`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). Launches that are under way are not
+    /// touched.
+    ///
+    /// # Safety
+    /// The node is a kernel of the graph that this exec was made from, which is still there; the launch's parameters are those of its function.
+    pub(crate) unsafe fn set_kernel(&self, node: Node, launch: NotedLaunch<'_>) -> Result<()> {
+        // SAFETY: live handles; the caller vouches for the rest. The call is about them alone, whatever is current.
+        launch.with_node_parameters(|parameters| unsafe {
+            self.context.driver().cuGraphExecKernelNodeSetParams_v2(self.raw, node.0, parameters)
+        })?;
+        Ok(())
+    }
+
+    /// Gives all nodes the parameters of another graph's
+    /// ([`cuGraphExecUpdate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). `false`, with the exec as before, where the
+    /// driver refuses as the nodes are others.
+    pub(crate) fn update(&self, graph: &Graph) -> Result<bool> {
+        let _bound = self.context.bind()?;
+        let before = first_failure::get();
+        let mut info = CUgraphExecUpdateResultInfo {
+            result: CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
+            errorNode: core::ptr::null_mut(),
+            errorFromNode: core::ptr::null_mut(),
+        };
+        // SAFETY: live handles and a valid place.
+        match unsafe { self.context.driver().cuGraphExecUpdate_v2(self.raw, graph.as_raw(), &mut info) } {
             Ok(()) => Ok(true),
             Err(error) if error.code() == CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE => {
                 first_failure::set(before);

@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use super::disposal::Disposal;
+use super::noted::NotedLaunch;
 use crate::error::Result;
 use crate::sys::{CUgraph, CUgraphNode, CUgraphNodeType, Driver};
 use std::fmt;
@@ -114,13 +115,31 @@ impl Graph {
     /// ([`cuGraphAddChildGraphNode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
     pub(crate) fn add_child(&mut self, child: &Graph, after: Option<Node>) -> Result<Node> {
         let _bound = self.context.bind()?;
-        let after: Vec<CUgraphNode> = after.into_iter().map(|node| node.0).collect();
+        let after = after.map(|node| node.0);
+        let (dependencies, count) = (after.as_ref().map_or(core::ptr::null(), core::ptr::from_ref), after.iter().len());
         let mut node = core::ptr::null_mut();
-        // SAFETY: two live graphs, nodes of this one, and a valid place. The driver copies the child.
+        // SAFETY: two live graphs, a node of this one, and a valid place. The driver copies the child.
         unsafe {
-            let (dependencies, count) = (after.as_ptr(), after.len());
             self.context.driver().cuGraphAddChildGraphNode(&mut node, self.raw, dependencies, count, child.raw)?;
         }
+        Ok(Node(node))
+    }
+
+    /// Adds a kernel launch as a node that comes after another one
+    /// ([`cuGraphAddKernelNode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
+    ///
+    /// # Safety
+    /// The launch's parameters are those of its function.
+    pub(crate) unsafe fn add_kernel(&mut self, launch: NotedLaunch<'_>, after: Option<Node>) -> Result<Node> {
+        let _bound = self.context.bind()?;
+        let after = after.map(|node| node.0);
+        let (dependencies, count) = (after.as_ref().map_or(core::ptr::null(), core::ptr::from_ref), after.iter().len());
+        let mut node = core::ptr::null_mut();
+        // SAFETY: a live graph, a node of it, and a valid place; the caller vouches for the parameters, which the driver copies.
+        launch.with_node_parameters(|parameters| unsafe {
+            let driver = self.context.driver();
+            driver.cuGraphAddKernelNode_v2(&mut node, self.raw, dependencies, count, parameters)
+        })?;
         Ok(Node(node))
     }
 

@@ -11,7 +11,6 @@ use crate::kernels;
 use crate::sys::{CUfunction, CUmodule, Call, CallError, Driver};
 use core::ffi::c_void;
 use std::ffi::CStr;
-use std::hash::Hash;
 
 /// The loaded module and its kernels. Owned by its [`Context`], which unloads it, so it holds no context itself.
 #[derive(Clone, Copy)]
@@ -60,11 +59,8 @@ impl Library {
     /// # Safety
     /// The parameters name device memory that is valid whenever the work runs.
     pub(crate) unsafe fn scrub(&self, stream: &Stream, launch: &kernels::ScrubLaunch) -> Result<()> {
-        let argument = core::ptr::from_ref(launch.parameters).cast_mut().cast();
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
-        unsafe { launch_one(self.scrub, stream, config(&launch.geometry), argument)? };
-        describe(self.scrub, &launch.geometry, launch.parameters);
-        Ok(())
+        unsafe { launch_one(self.scrub, stream, config(&launch.geometry), launch.parameters) }
     }
 
     /// Launches the landing.
@@ -72,17 +68,9 @@ impl Library {
     /// # Safety
     /// The parameters name device memory that is valid whenever the work runs.
     pub(crate) unsafe fn land(&self, stream: &Stream, launch: &kernels::LandLaunch) -> Result<()> {
-        let argument = (&raw const launch.parameters).cast_mut().cast();
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
-        unsafe { launch_one(self.land, stream, config(&launch.geometry), argument)? };
-        describe(self.land, &launch.geometry, &launch.parameters);
-        Ok(())
+        unsafe { launch_one(self.land, stream, config(&launch.geometry), &launch.parameters) }
     }
-}
-
-/// Says what was launched, to the open segment if there is one.
-fn describe(function: CUfunction, geometry: &kernels::Geometry, parameters: &impl Hash) {
-    window::describe_operation(|digest| (function as usize, geometry.grid, geometry.block, parameters).hash(digest));
 }
 
 fn find(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, CallError> {
@@ -103,27 +91,22 @@ fn config(geometry: &kernels::Geometry) -> LaunchConfig {
 /// Launches a kernel that takes one structure.
 ///
 /// # Safety
-/// `argument` points to the structure, and the memory that it names is valid whenever the work runs.
-unsafe fn launch_one(function: CUfunction, stream: &Stream, config: LaunchConfig, argument: *mut c_void) -> Result<()> {
-    let context = stream.context();
-    let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
-    let mut arguments = [argument];
-    let none = core::ptr::null_mut();
-    // SAFETY: live handles and one argument, which the driver copies; the caller vouches for the memory.
-    unsafe {
-        context.driver().cuLaunchKernel(
-            function,
-            gx,
-            gy,
-            gz,
-            bx,
-            by,
-            bz,
-            shared_bytes,
-            stream.as_raw(),
-            arguments.as_mut_ptr(),
-            none,
-        )?;
+/// The kernel takes a structure of this type, without padding, and the memory that it names is valid whenever the work runs.
+unsafe fn launch_one<P>(function: CUfunction, stream: &Stream, config: LaunchConfig, parameters: &P) -> Result<()> {
+    let argument = core::ptr::from_ref(parameters);
+    if window::takes_notes(stream) {
+        // SAFETY: a structure without padding is as many initialised bytes as it is large.
+        let bytes = unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), size_of::<P>()) };
+        window::note_launch(function, config, |noted| noted.parameter(bytes));
+    } else {
+        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
+        let mut arguments: [*mut c_void; 1] = [argument.cast_mut().cast()];
+        let (driver, none) = (stream.context().driver(), core::ptr::null_mut());
+        // SAFETY: live handles and one argument, which the driver copies; the caller vouches for the memory.
+        unsafe {
+            let (stream, arguments) = (stream.as_raw(), arguments.as_mut_ptr());
+            driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, arguments, none)?;
+        }
     }
     window::operation(|_| {});
     Ok(())

@@ -20,6 +20,8 @@ mod library;
 mod memory_pool;
 mod mode;
 mod module;
+pub(crate) mod noted;
+pub(crate) mod shared_exec;
 mod stream;
 pub(crate) mod window;
 

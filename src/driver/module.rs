@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::disposal::Disposal;
 use super::launch::LaunchConfig;
+use super::noted::{MAX_PARAMETERS, Noted};
 use super::stream::Stream;
 use super::window::{self, Kept};
 use crate::error::Result;
@@ -10,7 +11,7 @@ use crate::sys::{CUfunction, CUmodule, Call};
 use core::ffi::c_void;
 use std::ffi::{CStr, CString};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A loaded module. Cheap to clone; it is unloaded when the last clone, the last of its kernels and the last graph that launches one of them
 /// are gone, and no capture is open.
@@ -37,6 +38,8 @@ pub struct Kernel {
     context: Context,
     raw: CUfunction,
     name: Arc<str>,
+    /// The parameters' sizes in bytes, looked up when a launch by pointers is first noted. `None`: the driver doesn't tell, or there are too many.
+    sizes: Arc<OnceLock<Option<Box<[usize]>>>>,
 }
 
 // SAFETY: a function may be launched from any thread.
@@ -135,7 +138,8 @@ impl Module {
             // SAFETY: a function just found.
             unsafe { context.driver().cuFuncLoad(raw)? };
         }
-        Ok(Kernel { module: self.inner.clone(), context: context.clone(), raw, name: name.into() })
+        let (module, sizes) = (self.inner.clone(), Arc::default());
+        Ok(Kernel { module, context: context.clone(), raw, name: name.into(), sizes })
     }
 }
 
@@ -201,7 +205,7 @@ impl Kernel {
     /// [`ContextMismatch`](crate::Error::ContextMismatch) when stream and kernel belong to different contexts, and what the driver returns.
     ///
     /// # Safety
-    /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type. What the kernel reads and writes through
+    /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel reads and writes through
     /// pointers among them is valid device memory whenever the work runs; for a recorded launch, at every replay.
     #[inline]
     pub unsafe fn launch_raw(
@@ -211,6 +215,29 @@ impl Kernel {
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
+        if window::takes_notes(stream)
+            && let Some(sizes) = self.sizes()
+        {
+            // SAFETY: as the caller says.
+            window::note_launch(self.raw, config, |noted| unsafe { note(arguments, sizes, noted) });
+            self.keep_in_segment();
+            return Ok(());
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.enqueue(stream, config, arguments) }
+    }
+
+    /// Launches the kernel on a stream of its own context.
+    ///
+    /// # Safety
+    /// As for [`launch_raw`](Kernel::launch_raw).
+    #[inline]
+    pub(crate) unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        config: LaunchConfig,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
         let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
         let extra = core::ptr::null_mut();
         // SAFETY: live handles; the caller vouches for the arguments.
@@ -229,7 +256,37 @@ impl Kernel {
                 extra,
             )?;
         }
-        window::operation(|kept| window::keep(kept, &self.module));
+        self.keep_in_segment();
         Ok(())
+    }
+
+    /// Counts a launch in the open segment, which keeps the module.
+    #[inline]
+    pub(crate) fn keep_in_segment(&self) {
+        window::operation(|kept| window::keep(kept, &self.module));
+    }
+
+    /// The parameters' sizes, where they are known and few enough to be noted.
+    #[cold]
+    fn sizes(&self) -> Option<&[usize]> {
+        let look = || {
+            if !self.context.driver().supports(Call::cuFuncGetParamInfo) {
+                return None;
+            }
+            let found = self.parameters().ok().filter(|found| found.len() <= MAX_PARAMETERS)?;
+            Some(found.iter().map(|parameter| parameter.size).collect())
+        };
+        self.sizes.get_or_init(look).as_deref()
+    }
+}
+
+/// Copies the values that the pointers name.
+///
+/// # Safety
+/// Each pointer is to as many initialised bytes as its size says.
+unsafe fn note(arguments: &[*mut c_void], sizes: &[usize], noted: &mut Noted) {
+    for (argument, size) in arguments.iter().zip(sizes) {
+        // SAFETY: as the caller says.
+        noted.parameter(unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), *size) });
     }
 }

@@ -6,13 +6,14 @@
 
 use super::context::Context;
 use super::event::Event;
+use super::launch::LaunchConfig;
 use super::mode::CaptureMode;
+use super::noted::Noted;
 use super::stream::Stream;
 use crate::error::{Error, Result};
-use crate::sys::{CUgraph, CUresult, CUstreamCaptureStatus, CallError, first_failure};
+use crate::sys::{CUfunction, CUgraph, CUresult, CUstreamCaptureStatus, CallError, first_failure};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::hash::Hasher;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,8 @@ struct State {
     kept: Vec<Kept>,
     /// The operation at which another stream was last drawn into the capture.
     forked_at: Option<usize>,
-    digest: Digest,
+    /// Where kernel launches are noted instead of enqueued.
+    noted: Option<Noted>,
 }
 
 impl State {
@@ -42,44 +44,16 @@ impl State {
             operations: 0,
             kept: Vec::new(),
             forked_at: None,
-            digest: Digest::default(),
+            noted: None,
         }
     }
 }
 
-/// What the operations of a segment were, as far as the crate has seen their parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Digest {
-    hash: u64,
-    /// Operations whose parameters went into the hash.
-    pub(crate) seen: usize,
-}
-
-impl Default for Digest {
-    fn default() -> Digest {
-        Digest { hash: 0xcbf2_9ce4_8422_2325, seen: 0 }
-    }
-}
-
-impl Hasher for Digest {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut number = [0; 8];
-            number[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(number));
-        }
-    }
-
-    #[inline]
-    fn write_u64(&mut self, number: u64) {
-        // Multiplied and folded: any bit of the number moves any bit of the hash.
-        let wide = u128::from(self.hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        self.hash = (wide as u64) ^ ((wide >> 64) as u64).rotate_left(29);
-    }
-
-    fn finish(&self) -> u64 {
-        self.hash
-    }
+/// What one body of own launches was, as data, and what those launches refer to.
+#[derive(Default)]
+pub(crate) struct Section {
+    pub(crate) noted: Noted,
+    pub(crate) kept: Vec<Kept>,
 }
 
 thread_local! {
@@ -104,7 +78,6 @@ pub(crate) struct Captured {
     pub(crate) graph: CUgraph,
     pub(crate) kept: Vec<Kept>,
     pub(crate) operations: usize,
-    pub(crate) digest: Digest,
 }
 
 /// Why a segment could not be ended well.
@@ -144,7 +117,7 @@ impl Window {
     pub(crate) fn close(mut self) -> Result<Captured, Failed> {
         let (graph, state) = self.end();
         match graph {
-            Ok(graph) => Ok(Captured { graph, kept: state.kept, operations: state.operations, digest: state.digest }),
+            Ok(graph) => Ok(Captured { graph, kept: state.kept, operations: state.operations }),
             Err(end) => {
                 let first = first_failure::get().filter(|first| *first != end);
                 Err(Failed { end, first, operations: state.operations, forked_at: state.forked_at })
@@ -155,6 +128,26 @@ impl Window {
     /// How many operations went into it so far.
     pub(crate) fn operations(&self) -> usize {
         OPEN.with_borrow(|open| open.as_ref().map_or(0, |state| state.operations))
+    }
+
+    /// From now on kernel launches on the window's stream are noted in the section, and not enqueued.
+    pub(crate) fn begin_section(&self, section: Section) {
+        OPEN.with_borrow_mut(|open| {
+            if let Some(state) = open {
+                state.noted = Some(section.noted);
+                state.kept = section.kept;
+            }
+        });
+    }
+
+    /// Ends the section, and gives what is in it.
+    pub(crate) fn end_section(&self) -> Section {
+        OPEN.with_borrow_mut(|open| {
+            open.as_mut().map_or_else(Section::default, |state| Section {
+                noted: state.noted.take().unwrap_or_default(),
+                kept: std::mem::take(&mut state.kept),
+            })
+        })
     }
 
     fn end(&mut self) -> (Result<CUgraph, CallError>, State) {
@@ -220,19 +213,22 @@ fn note_operation(keep: impl FnOnce(&mut Vec<Kept>)) {
     });
 }
 
-/// Lets an operation that has just gone into the open segment say what its parameters were.
+/// Whether kernel launches on the stream are taken as data now.
 #[inline]
-pub(crate) fn describe_operation(describe: impl FnOnce(&mut Digest)) {
-    if is_open() {
-        note_description(describe);
-    }
+pub(crate) fn takes_notes(stream: &Stream) -> bool {
+    is_open() && noting(stream)
 }
 
-fn note_description(describe: impl FnOnce(&mut Digest)) {
+fn noting(stream: &Stream) -> bool {
+    OPEN.with_borrow(|open| open.as_ref().is_some_and(|state| state.noted.is_some() && state.stream == *stream))
+}
+
+/// Adds a launch to the notes, where they are [taken](takes_notes).
+pub(crate) fn note_launch(function: CUfunction, config: LaunchConfig, parameters: impl FnOnce(&mut Noted)) {
     OPEN.with_borrow_mut(|open| {
-        if let Some(state) = open {
-            state.digest.seen += 1;
-            describe(&mut state.digest);
+        if let Some(noted) = open.as_mut().and_then(|state| state.noted.as_mut()) {
+            noted.begin(function, config);
+            parameters(noted);
         }
     });
 }

@@ -4,7 +4,7 @@ use super::space::{RawPlace, RawSpace, TensorDesc, index_space};
 use super::{Geometry, PARAMETER_SPACE, RawValidRows, ValidRows};
 
 /// `bcg_land_parameters`.
-#[derive(Clone, Copy, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct LandParameters {
     valid: RawValidRows,

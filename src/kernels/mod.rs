@@ -59,7 +59,7 @@ impl From<usize> for ValidRows {
 }
 
 /// [`ValidRows`] as kernels take it: `bcg_valid_rows`.
-#[derive(Clone, Copy, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct RawValidRows {
     count: u64,

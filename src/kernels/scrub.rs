@@ -7,7 +7,7 @@ use super::{Geometry, PARAMETER_SPACE, RawValidRows, ValidRows};
 pub(crate) const SCRUB_TENSORS: usize = 16;
 
 /// `bcg_scrub_tensor`.
-#[derive(Clone, Copy, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct ScrubTensor {
     space: RawSpace,
@@ -15,7 +15,7 @@ struct ScrubTensor {
 }
 
 /// `bcg_scrub_parameters`.
-#[derive(Clone, Copy, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct ScrubParameters {
     valid: RawValidRows,

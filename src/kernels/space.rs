@@ -48,7 +48,7 @@ impl<'a> TensorDesc<'a> {
 }
 
 /// `bcg_space`.
-#[derive(Clone, Copy, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct RawSpace {
     pub(super) rows: u64,
@@ -64,7 +64,7 @@ impl RawSpace {
 }
 
 /// `bcg_place`.
-#[derive(Clone, Copy, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct RawPlace {
     pub(super) address: u64,

@@ -8,6 +8,7 @@ use super::release::Persistent;
 use super::slabs::{Slab, SlabSource};
 use super::trace_plan::{PoolPlan, TracePlan};
 use super::turn::{Turn, TurnGuard};
+use crate::driver::shared_exec::SharedExecs;
 use crate::driver::window::Kept;
 use crate::driver::{Context, Event, MemoryPool, MemoryPoolOptions, Stream, StreamOptions};
 use crate::error::{Error, OutOfMemory, Result};
@@ -31,6 +32,8 @@ pub(crate) struct PoolInner {
     limit: Option<usize>,
     pub(super) restored: RestoredContent,
     turn: Turn,
+    /// For captures that ask for them.
+    shared_execs: SharedExecs,
     replays: AtomicU64,
     /// [`Mapped`] values there are.
     mapped: AtomicUsize,
@@ -118,6 +121,7 @@ impl PoolInner {
             context: context.clone(),
             limit: options.max_bytes,
             restored: options.restored,
+            shared_execs: SharedExecs::default(),
             turn,
             replays: AtomicU64::new(0),
             mapped: AtomicUsize::new(0),
@@ -194,6 +198,11 @@ impl PoolInner {
     /// Captures and views that refer to the memory.
     pub(super) fn users(&self) -> usize {
         self.mapped.load(Ordering::Acquire)
+    }
+
+    /// The execs that captures of the pool may share.
+    pub(crate) fn shared_execs(&self) -> &SharedExecs {
+        &self.shared_execs
     }
 
     /// Keeps the pool's memory from being unmapped.

@@ -1,15 +1,15 @@
 //! Tensors and values as kernel arguments.
 
 use super::owned::Tensor;
+use crate::driver::noted::{MAX_PARAMETERS, Noted};
 use crate::driver::window::{self, Kept};
 use crate::driver::{Kernel, LaunchConfig, Stream};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
-use std::hash::{Hash, Hasher};
 
 /// The most arguments of one launch.
-pub const MAX_ARGUMENTS: usize = 32;
+pub const MAX_ARGUMENTS: usize = MAX_PARAMETERS;
 
 /// One argument of a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -68,15 +68,39 @@ impl Kernel {
         if arguments.len() > MAX_ARGUMENTS {
             return Err(Error::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS });
         }
+        self.context().expect_same(stream.context(), "stream")?;
+        for argument in arguments {
+            if let Arg::Tensor(tensor) = argument {
+                tensor.expect_on(self.context(), "kernel argument")?;
+            }
+        }
+        if window::takes_notes(stream) {
+            let note = |noted: &mut Noted| arguments.iter().for_each(|argument| argument.note(noted));
+            window::note_launch(self.as_raw(), config, note);
+            self.keep_in_segment();
+        } else {
+            // SAFETY: as the caller says; the places were checked.
+            unsafe { self.enqueue_arguments(stream, config, arguments)? };
+        }
+        for argument in arguments {
+            if let Arg::Tensor(tensor) = argument {
+                tensor.keep_in_segment();
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches the kernel with pointers to its arguments.
+    ///
+    /// # Safety
+    /// As for [`launch`](Kernel::launch), with no more than [`MAX_ARGUMENTS`] on the kernel's context.
+    unsafe fn enqueue_arguments(&self, stream: &Stream, config: LaunchConfig, arguments: &[Arg<'_>]) -> Result<()> {
         // Filled as far as there are arguments.
         let mut addresses = [const { MaybeUninit::<u64>::uninit() }; MAX_ARGUMENTS];
         let mut pointers = [const { MaybeUninit::<*mut c_void>::uninit() }; MAX_ARGUMENTS];
         for ((argument, address), pointer) in arguments.iter().zip(&mut addresses).zip(&mut pointers) {
             pointer.write(match argument {
-                Arg::Tensor(tensor) => {
-                    tensor.expect_on(self.context(), "kernel argument")?;
-                    core::ptr::from_mut(address.write(tensor.address())).cast()
-                }
+                Arg::Tensor(tensor) => core::ptr::from_mut(address.write(tensor.address())).cast(),
                 Arg::U32(value) => (&raw const *value).cast_mut().cast(),
                 Arg::I32(value) => (&raw const *value).cast_mut().cast(),
                 Arg::U64(value) => (&raw const *value).cast_mut().cast(),
@@ -90,32 +114,22 @@ impl Kernel {
         let pointers =
             unsafe { core::slice::from_raw_parts_mut(pointers.as_mut_ptr().cast::<*mut c_void>(), arguments.len()) };
         // SAFETY: one pointer for each argument, valid through the call, which copies the values; the caller vouches for the rest.
-        unsafe { self.launch_raw(stream, config, pointers)? };
-        window::describe_operation(|digest| {
-            (self.as_raw() as usize, config).hash(digest);
-            arguments.iter().for_each(|argument| argument.hash_value(digest));
-        });
-        for argument in arguments {
-            if let Arg::Tensor(tensor) = argument {
-                tensor.keep_in_segment();
-            }
-        }
-        Ok(())
+        unsafe { self.enqueue(stream, config, pointers) }
     }
 }
 
 impl Arg<'_> {
-    /// Hashes what the kernel gets.
-    fn hash_value(&self, digest: &mut impl Hasher) {
+    /// Adds what the kernel gets to a noted launch.
+    fn note(&self, noted: &mut Noted) {
         match self {
-            Arg::Tensor(tensor) => tensor.address().hash(digest),
-            Arg::U32(value) => value.hash(digest),
-            Arg::I32(value) => value.hash(digest),
-            Arg::U64(value) => value.hash(digest),
-            Arg::I64(value) => value.hash(digest),
-            Arg::F32(value) => value.to_bits().hash(digest),
-            Arg::F64(value) => value.to_bits().hash(digest),
-            Arg::Bytes(bytes) => bytes.hash(digest),
+            Arg::Tensor(tensor) => noted.parameter(&tensor.address().to_ne_bytes()),
+            Arg::U32(value) => noted.parameter(&value.to_ne_bytes()),
+            Arg::I32(value) => noted.parameter(&value.to_ne_bytes()),
+            Arg::U64(value) => noted.parameter(&value.to_ne_bytes()),
+            Arg::I64(value) => noted.parameter(&value.to_ne_bytes()),
+            Arg::F32(value) => noted.parameter(&value.to_ne_bytes()),
+            Arg::F64(value) => noted.parameter(&value.to_ne_bytes()),
+            Arg::Bytes(bytes) => noted.parameter(bytes),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A chain of layers whose breaks read live values: a factor, how many kernels to launch, and how much scratch to take.
 
 use crate::support::{Rig, random_values};
+use breakable_cuda_graph::driver::copy_device_to_device;
 use breakable_cuda_graph::{
     Break, BreakKind, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, ReplayOptions, Result, Scope,
     Tensor, active_forward, eager,
@@ -17,11 +18,13 @@ pub struct Live {
     pub kernels: usize,
     /// Temporaries of each body.
     pub temporaries: usize,
+    /// Whether each body has a copy, which is not one of the launches that are compared as data: such a body is captured.
+    pub copies: bool,
 }
 
 impl Live {
     pub fn new(factor: f32) -> Live {
-        Live { factor, kernels: 2, temporaries: 1 }
+        Live { factor, kernels: 2, temporaries: 1, copies: false }
     }
 }
 
@@ -39,6 +42,11 @@ pub fn body(rig: &Rig, b: &Break<'_>) -> Result<Tensor> {
         Some(handoff) => handoff,
         None => b.tensor(DType::F32, h.shape())?,
     };
+    if live.copies {
+        // SAFETY: two tensors of the same size, which are live whenever the break runs.
+        unsafe { copy_device_to_device(y.address(), h.address(), y.extent_bytes(), b.stream())? };
+        h = y.clone();
+    }
     rig.ops.scale_into(b.stream(), &h, live.factor, &y)?;
     Ok(y)
 }

@@ -76,7 +76,7 @@ fn bodies_of_other_shapes_get_execs_up_to_the_bound() {
         let mut options = CaptureOptions::default();
         options.max_recorded_shapes = 3;
         let mut captured = Captured::new(&rig, &ALL, options);
-        let live = |kernels, factor| Live { kernels, temporaries: 1, factor };
+        let live = |kernels, factor| Live { kernels, ..Live::new(factor) };
         for round in 0..3 {
             for kernels in [2, 3, 1, 4, 5] {
                 captured.check(live(kernels, 1.0 + round as f32), None);
@@ -97,7 +97,7 @@ fn random_replays_equal_eager() {
     let mut captured = Captured::new(&rig, &[Recorded, Alive, Recorded], options);
     for values in random_values(11, 400).chunks(4) {
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| (values[at].abs() * 97.0) as usize);
-        let live = Live { factor: values[0] * 4.0, kernels: 1 + a % 4, temporaries: b % 3 };
+        let live = Live { factor: values[0] * 4.0, kernels: 1 + a % 4, temporaries: b % 3, copies: (a + c) % 5 == 0 };
         let valid = (c % 3 > 0).then_some(d % (ROWS + 1));
         captured.check(live, valid);
     }
@@ -110,10 +110,9 @@ fn random_replays_equal_eager() {
 fn more_scratch_than_at_capture_falls_back() {
     for_each_driver(|driver| {
         let rig = Rig::new(driver);
-        let mut captured =
-            Captured::with(&rig, &ALL, CaptureOptions::default(), Live { factor: 1.0, kernels: 4, temporaries: 1 })
-                .expect("a capture");
-        let live = |temporaries| Live { factor: 2.0, kernels: 4, temporaries };
+        let mut captured = Captured::with(&rig, &ALL, CaptureOptions::default(), Live { kernels: 4, ..Live::new(1.0) })
+            .expect("a capture");
+        let live = |temporaries| Live { kernels: 4, temporaries, ..Live::new(2.0) };
         // The handoff is made of a temporary when the break is captured: there is room for one more.
         for temporaries in [0, 1, 2] {
             captured.check(live(temporaries), None);
@@ -132,7 +131,7 @@ fn scratch_is_planned() {
     let driver = driver();
     let rig = Rig::new(&driver);
     let x = rig.random(3, &[ROWS, 4096]);
-    let live = Live { factor: 2.0, kernels: 3, temporaries: 2 };
+    let live = Live { kernels: 3, temporaries: 2, ..Live::new(2.0) };
     let (traced, _) = active_forward(&live, || trace(&rig.pool, &rig.stream, |scope| forward(&rig, scope, &x, &ALL)))
         .expect("a trace");
     let named = (0..traced.requests().len()).filter(|&request| traced.name(request) == Some("break 1.scratch"));
@@ -161,7 +160,7 @@ fn results_of_any_kind() {
         let x = rig.random(1, &[4, 4]);
         let seen = rig.zeros(&[4, 4]);
         let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
-        let live = |factor| Live { factor, kernels: 1, temporaries: 0 };
+        let live = |factor| Live { kernels: 1, temporaries: 0, ..Live::new(factor) };
         let rig = &rig;
         let out = active_forward(&live(1.0), || {
             capture.record(&rig.stream, |scope| {

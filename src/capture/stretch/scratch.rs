@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What the addresses of temporaries are a multiple of.
-pub(super) const ALIGNMENT: usize = 512;
+pub(in crate::capture) const ALIGNMENT: usize = 512;
 
 /// A region of the capture pool for one break, as large as its temporaries were together when it was captured. Temporaries lie one behind the other.
 /// The block is not held: the region is used between the break's inputs and its handoffs, and belongs to others before and after.
@@ -27,7 +27,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// The region that this tensor of the pool is.
-    pub(super) fn new(
+    pub(in crate::capture) fn new(
         region: Option<&Tensor>,
         context: &Context,
         recording: u64,
@@ -45,20 +45,20 @@ impl Scratch {
     }
 
     /// Begins anew.
-    pub(super) fn reset(&self) {
+    pub(in crate::capture) fn reset(&self) {
         self.next.store(0, Ordering::Relaxed);
         self.exceeded.store(0, Ordering::Relaxed);
     }
 
     /// The error of the last request that was larger than what was left, if one was.
-    pub(super) fn exceeded(&self) -> Option<Error> {
+    pub(in crate::capture) fn exceeded(&self) -> Option<Error> {
         let requested = self.exceeded.load(Ordering::Relaxed);
         let left = self.bytes - self.next.load(Ordering::Relaxed);
         (requested > 0).then_some(Error::ScratchExceeded { requested, left })
     }
 
     /// An undefined row-major tensor.
-    pub(super) fn tensor(self: &Arc<Self>, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+    pub(in crate::capture) fn tensor(self: &Arc<Self>, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let layout = Layout::contiguous(shape)?;
         let bytes = layout.elements() * dtype.size();
         let start = self.next.load(Ordering::Relaxed);
@@ -81,6 +81,6 @@ impl Scratch {
 }
 
 /// What a temporary takes of the region.
-pub(super) fn rounded(bytes: usize) -> Option<usize> {
+pub(in crate::capture) fn rounded(bytes: usize) -> Option<usize> {
     bytes.max(1).checked_next_multiple_of(ALIGNMENT)
 }

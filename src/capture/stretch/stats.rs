@@ -1,0 +1,30 @@
+//! What recorded breaks cost and saved.
+
+/// What recorded breaks cost and saved, as plain data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct RecordedStats {
+    /// Bodies that were put in the place of others.
+    pub patched: u64,
+    /// Bodies that were equal to what the exec had.
+    pub unchanged: u64,
+    /// Execs made because bodies had other nodes than any exec there was; the first of each stretch is not counted.
+    pub rebuilt: u64,
+    /// Replays of a stretch that were launched piece by piece.
+    pub fell_back: u64,
+    /// Replays that found a shared exec with another capture's graph in it, see [`CaptureOptions::share_execs`](crate::CaptureOptions::share_execs).
+    pub switched: u64,
+    /// Execs there are. One that is shared counts for each capture that uses it.
+    pub execs: usize,
+}
+
+impl std::ops::AddAssign for RecordedStats {
+    fn add_assign(&mut self, other: RecordedStats) {
+        self.patched += other.patched;
+        self.unchanged += other.unchanged;
+        self.rebuilt += other.rebuilt;
+        self.fell_back += other.fell_back;
+        self.switched += other.switched;
+        self.execs += other.execs;
+    }
+}

@@ -1,0 +1,270 @@
+//! A variant: an exec of a stretch for bodies of certain shapes.
+
+use super::body::Work;
+use super::stats::RecordedStats;
+use super::{Piece, first_segment, recorded};
+use crate::driver::graph::Node;
+use crate::driver::noted::Noted;
+use crate::driver::shared_exec::{Member, SharedExec, SharedExecs};
+use crate::driver::{Graph, GraphExec, InstantiateFlags, Stream};
+use crate::error::{Error, Result};
+use crate::sys::CUgraphNodeType;
+use std::ops::Range;
+use std::sync::Arc;
+
+pub(super) struct Variant {
+    exec: Exec,
+    /// The graph, which its nodes are of.
+    member: Member,
+    slots: Vec<Slot>,
+}
+
+enum Exec {
+    Own(GraphExec),
+    Shared(Arc<SharedExec>),
+}
+
+/// A body's place in a variant.
+enum Slot {
+    /// A kernel node for each launch. `held`: the launches that the nodes have, where that is known.
+    Launches { nodes: Range<usize>, held: Noted, known: bool },
+    /// A child graph.
+    Child { node: usize, shape: Vec<CUgraphNodeType> },
+}
+
+/// How variants are made.
+#[derive(Clone, Copy)]
+pub(super) struct Making<'a> {
+    pub(super) flags: InstantiateFlags,
+    /// The pool's execs, where captures share them.
+    pub(super) shared: Option<&'a SharedExecs>,
+}
+
+/// The shape of a body: what a slot can take.
+#[derive(PartialEq, Eq)]
+pub(super) enum Shape {
+    Launches(usize),
+    Child(Vec<CUgraphNodeType>),
+}
+
+impl Work {
+    pub(super) fn shape(&self) -> Result<Shape> {
+        Ok(match self {
+            Work::Launches(noted) => Shape::Launches(noted.len()),
+            Work::Graph(graph) => Shape::Child(graph.shape()?),
+        })
+    }
+}
+
+/// What came of putting a body in its slot.
+enum Patched {
+    Unchanged,
+    Changed,
+    /// The driver refuses: it has other nodes.
+    Refused,
+}
+
+impl Slot {
+    /// Whether a body is likely to fit.
+    fn is_for(&self, other: &Shape) -> bool {
+        match (self, other) {
+            (Slot::Launches { nodes, .. }, Shape::Launches(count)) => nodes.len() == *count,
+            (Slot::Child { shape, .. }, Shape::Child(other)) => shape == other,
+            _ => false,
+        }
+    }
+
+    /// Whether launches meet as many kernel nodes, and a graph a child.
+    fn has_room_for(&self, work: &Work) -> bool {
+        match (self, work) {
+            (Slot::Launches { nodes, .. }, Work::Launches(noted)) => nodes.len() == noted.len(),
+            (Slot::Child { .. }, Work::Graph(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// What is in the nodes is no longer known.
+    fn forget(&mut self) {
+        if let Slot::Launches { known, .. } = self {
+            *known = false;
+        }
+    }
+
+    /// The nodes were made with this body.
+    fn made_with(&mut self, work: &Work) {
+        if let (Slot::Launches { held, known, .. }, Work::Launches(noted)) = (self, work) {
+            held.clone_from(noted);
+            *known = true;
+        }
+    }
+
+    /// Puts a body in, which it has room for. `all`: the nodes that address the exec.
+    fn patch(&mut self, exec: &GraphExec, all: &[Node], work: &mut Work) -> Result<Patched> {
+        match (self, work) {
+            (Slot::Launches { nodes, held, known }, Work::Launches(noted)) => {
+                let mut changed = false;
+                // Should a call fail, nobody knows.
+                let was_known = std::mem::take(known);
+                let mut before = held.iter();
+                for (node, launch) in all[nodes.clone()].iter().zip(noted.iter()) {
+                    let before = before.next();
+                    if !was_known || before != Some(launch) {
+                        // SAFETY: the variant's own node or its counterpart in the exec's source, and a launch with its kernel's own parameters.
+                        unsafe { exec.set_kernel(*node, launch)? };
+                        changed = true;
+                    }
+                }
+                drop(before);
+                *known = true;
+                if changed {
+                    std::mem::swap(held, noted);
+                }
+                Ok(if changed { Patched::Changed } else { Patched::Unchanged })
+            }
+            (Slot::Child { node, .. }, Work::Graph(graph)) => {
+                // SAFETY: a child of the variant's own graph or its counterpart in the exec's source.
+                let taken = unsafe { exec.patch(all[*node], graph)? };
+                Ok(if taken { Patched::Changed } else { Patched::Refused })
+            }
+            _ => Ok(Patched::Refused),
+        }
+    }
+}
+
+impl Variant {
+    /// An exec of the segments and the recorded bodies.
+    pub(super) fn new(pieces: &mut [Piece<'_>], making: Making<'_>, stream: &Stream) -> Result<Variant> {
+        let (member, mut slots) = build(pieces, making.flags, stream)?;
+        let exec = match making.shared {
+            Some(shared) => Exec::Shared(shared.join(&member, stream)?),
+            None => {
+                let exec = GraphExec::new(&member.graph, member.flags)?;
+                exec.upload(stream)?;
+                Exec::Own(exec)
+            }
+        };
+        if let Exec::Own(_) = exec {
+            // What a shared one has is looked at when it is its turn.
+            for (slot, piece) in slots.iter_mut().zip(recorded(pieces)) {
+                if let Some(body) = &piece.body {
+                    slot.made_with(&body.work);
+                }
+            }
+        }
+        Ok(Variant { exec, member, slots })
+    }
+
+    /// The exec, unless it is shared.
+    pub(super) fn exec(&self) -> Option<&GraphExec> {
+        match &self.exec {
+            Exec::Own(exec) => Some(exec),
+            Exec::Shared(_) => None,
+        }
+    }
+
+    /// Whether bodies of these shapes are likely to fit.
+    pub(super) fn is_for(&self, shapes: &[Shape]) -> bool {
+        self.slots.iter().zip(shapes).all(|(slot, shape)| slot.is_for(shape))
+    }
+
+    /// Puts the recorded bodies in where they differ from what is there, and launches. `false`: a body has other nodes.
+    pub(super) fn run(
+        &mut self,
+        pieces: &mut [Piece<'_>],
+        making: Making<'_>,
+        stream: &Stream,
+        stats: &mut RecordedStats,
+    ) -> Result<bool> {
+        let mut slots = self.slots.iter();
+        if !recorded(pieces).all(|piece| {
+            let work = piece.body.as_ref().map(|body| &body.work);
+            slots.next().zip(work).is_some_and(|(slot, work)| slot.has_room_for(work))
+        }) {
+            return Ok(false);
+        }
+        let Variant { exec, member, slots } = self;
+        let shared = match exec {
+            Exec::Own(exec) => return put_and_launch(slots, pieces, (exec, &member.nodes), stream, stats),
+            Exec::Shared(shared) => shared,
+        };
+        if shared.turn(member, stream)?.is_none() {
+            // It was made anew for others, after a capture was dropped.
+            *shared = making.shared.ok_or(Error::Poisoned)?.join(member, stream)?;
+            slots.iter_mut().for_each(Slot::forget);
+        }
+        let turn = shared.turn(member, stream)?.ok_or(Error::Poisoned)?;
+        if turn.switched {
+            slots.iter_mut().for_each(Slot::forget);
+            stats.switched += 1;
+        }
+        put_and_launch(slots, pieces, turn.parts().ok_or(Error::Poisoned)?, stream, stats)
+    }
+}
+
+impl Drop for Variant {
+    fn drop(&mut self) {
+        if let Exec::Shared(shared) = &self.exec {
+            shared.leave(&self.member);
+        }
+    }
+}
+
+/// The graph of the segments and the recorded bodies, one after another, and the bodies' places in it.
+fn build(pieces: &[Piece<'_>], flags: InstantiateFlags, stream: &Stream) -> Result<(Member, Vec<Slot>)> {
+    let mut graph = Graph::new(stream.context())?;
+    let (mut nodes, mut slots) = (Vec::<Node>::new(), Vec::new());
+    for piece in pieces {
+        let piece = match piece {
+            Piece::Segment(segment) => {
+                nodes.push(graph.add_child(&segment.graph, nodes.last().copied())?);
+                continue;
+            }
+            Piece::Recorded(piece) => piece,
+        };
+        let first = nodes.len();
+        match piece.body.as_ref().map(|body| &body.work) {
+            Some(Work::Launches(noted)) => {
+                for launch in noted.iter() {
+                    // SAFETY: a launch of the crate's with its kernel's own parameters.
+                    let added = unsafe { graph.add_kernel(launch, nodes.last().copied()) };
+                    nodes.push(added.map_err(|error| piece.step.failed(error))?);
+                }
+                slots.push(Slot::Launches { nodes: first..nodes.len(), held: Noted::default(), known: false });
+            }
+            Some(Work::Graph(body)) => {
+                let added = graph.add_child(body, nodes.last().copied());
+                nodes.push(added.map_err(|error| piece.step.failed(error))?);
+                slots.push(Slot::Child { node: first, shape: body.shape()? });
+            }
+            None => return Err(Error::Poisoned),
+        }
+    }
+    Ok((Member::new(graph, nodes, flags), slots))
+}
+
+/// Puts the bodies into an exec, and launches it.
+fn put_and_launch(
+    slots: &mut [Slot],
+    pieces: &mut [Piece<'_>],
+    (exec, nodes): (&GraphExec, &[Node]),
+    stream: &Stream,
+    stats: &mut RecordedStats,
+) -> Result<bool> {
+    let mut counted = RecordedStats::default();
+    for (slot, piece) in slots.iter_mut().zip(recorded(pieces)) {
+        let Some(body) = &mut piece.body else { return Err(Error::Poisoned) };
+        match slot.patch(exec, nodes, &mut body.work) {
+            Ok(Patched::Unchanged) => counted.unchanged += 1,
+            Ok(Patched::Changed) => counted.patched += 1,
+            Ok(Patched::Refused) => return Ok(false),
+            Err(error) => return Err(piece.step.failed(error)),
+        }
+    }
+    // Each body counts once in a replay, whichever variants it was tried with.
+    *stats += counted;
+    // SAFETY: the program keeps what the segments refer to, the pieces keep what the bodies do, and their return waits for what is running.
+    match unsafe { exec.launch(stream) } {
+        Ok(()) => Ok(true),
+        Err(error) => Err(Error::Segment { index: first_segment(pieces), source: Box::new(error) }),
+    }
+}

@@ -14,3 +14,4 @@ mod contexts;
 mod cublas;
 mod graphs;
 mod other_thread;
+mod updates;

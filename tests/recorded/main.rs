@@ -8,4 +8,6 @@ mod inline;
 mod model;
 mod paths;
 mod refused;
+mod shared;
 mod soak;
+mod ways;

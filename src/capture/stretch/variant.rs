@@ -187,12 +187,19 @@ impl Variant {
             Exec::Own(exec) => return put_and_launch(slots, pieces, (exec, &member.nodes), stream, stats),
             Exec::Shared(shared) => shared,
         };
-        if shared.turn(member, stream)?.is_none() {
-            // It was made anew for others, after a capture was dropped.
-            *shared = making.shared.ok_or(Error::Poisoned)?.join(member, stream)?;
-            slots.iter_mut().for_each(Slot::forget);
-        }
-        let turn = shared.turn(member, stream)?.ok_or(Error::Poisoned)?;
+        let current = shared.clone();
+        let other;
+        let turn = match current.turn(member, stream)? {
+            Some(turn) => turn,
+            None => {
+                // It was made anew for others, after a capture was dropped.
+                other = making.shared.ok_or(Error::Poisoned)?.join(member, stream)?;
+                *shared = other.clone();
+                let mut turn = other.turn(member, stream)?.ok_or(Error::Poisoned)?;
+                turn.switched = true;
+                turn
+            }
+        };
         if turn.switched {
             slots.iter_mut().for_each(Slot::forget);
             stats.switched += 1;

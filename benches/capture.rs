@@ -1,21 +1,25 @@
-//! What a capture costs: the time to record and instantiate one bucket, and the device memory of many buckets' execs.
+//! What a capture costs: the time to record, instantiate and upload, and the device memory of many buckets' execs.
 //!
-//! The program is that of the bench `replay`: segments of small kernels with breaks of a few kernels between them.
+//! The program is that of the bench `replay`: segments of small kernels with breaks of a few kernels between them. Each row is measured by a process of
+//! its own, as the driver keeps the memory of execs that are gone for the next ones.
 //!
 //! `cargo bench --bench capture [-- --json]`
 
-#[path = "support/shape.rs"]
-mod shape;
+#[path = "support/measure.rs"]
+mod measure;
+#[path = "support/program.rs"]
+mod program;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::demo::Ops;
-use breakable_cuda_graph::driver::Stream;
-use breakable_cuda_graph::{
-    BreakKind, BreakOptions, BreakableCapture, CapturePool, DType, Error, Result, Tensor, break_here, eager,
-};
+use breakable_cuda_graph::driver::{Graph, GraphExec, InstantiateFlags};
+use breakable_cuda_graph::sys::CUstreamCaptureMode;
+use breakable_cuda_graph::{BreakKind, CaptureOptions};
 use clap::Parser;
-use shape::Shape;
+use measure::quartiles;
+use program::{Launches, Program, Shape, pointers_to};
+use std::error::Error;
+use std::process::Command;
 use std::time::Instant;
 
 /// Measures time and memory of captures.
@@ -32,90 +36,159 @@ struct Arguments {
     /// Which driver to use.
     #[arg(long, value_enum, default_value_t)]
     driver: support::Choice,
+    /// Measure this row only, in this process.
+    #[arg(long, hide = true)]
+    arm: Option<usize>,
     /// What `cargo bench` passes on.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-const KINDS: [(&str, BreakKind); 3] =
-    [("live", BreakKind::Live), ("recorded", BreakKind::Recorded), ("one frozen graph", BreakKind::Inline)];
+/// What is captured: what breaks are, and whether captures share execs.
+const ARMS: [(&str, BreakKind, bool); 5] = [
+    ("live", BreakKind::Live, false),
+    ("recorded", BreakKind::Recorded, false),
+    ("one frozen graph", BreakKind::Inline, false),
+    ("live, shared execs", BreakKind::Live, true),
+    ("recorded, shared execs", BreakKind::Recorded, true),
+];
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+/// Nodes of the graphs whose capture is taken apart.
+const NODES: [usize; 4] = [1, 8, 64, 512];
+
+fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
     let (driver, line) = support::driver(arguments.driver)?;
-    let context = support::context(&driver, 0)?;
-    let (stream, pool, ops) = (Stream::new(&context)?, CapturePool::new(&context)?, Ops::load(&context)?);
-    let input = Tensor::from_slice(&stream, &vec![1.0_f32; arguments.shape.elements], &[arguments.shape.elements])?;
-    eager(&pool, &stream, |_| forward(&ops, &input, &arguments, BreakKind::Live))?;
+    if let Some(arm) = arguments.arm {
+        let context = support::context(&driver, 0)?;
+        return match ARMS.get(arm) {
+            Some(arm) => buckets(&arguments, &Program::new(&context, arguments.shape)?, *arm),
+            None => steps(&arguments, &Program::new(&context, Shape { segments: 1, ..arguments.shape })?),
+        };
+    }
     if !arguments.json {
         println!("{line}");
         println!("{}; {} captures", arguments.shape, arguments.buckets);
-        println!("{:<18} {:>12} {:>18} {:>16} {:>8}", "breaks", "ms a capture", "quartiles", "MiB of execs", "execs");
+        println!(
+            "{:<24} {:>12} {:>16} {:>14} {:>7} {:>14} {:>12}",
+            "breaks", "ms a capture", "quartiles", "MiB of execs", "execs", "µs a switch", "µs otherwise"
+        );
     }
-    for (name, kind) in KINDS {
-        // The first takes the pool's memory, and what the driver loads with a first graph of a kind.
-        let first = capture(&pool, &stream, &ops, &input, &arguments, kind)?;
-        stream.synchronize()?;
-        let before = context.memory_info()?.free;
-        let (mut captures, mut times) = (Vec::new(), Vec::new());
-        for _ in 0..arguments.buckets {
-            let started = Instant::now();
-            captures.push(capture(&pool, &stream, &ops, &input, &arguments, kind)?);
-            times.push(started.elapsed().as_secs_f64() * 1e3);
-        }
-        stream.synchronize()?;
-        let bytes = before.saturating_sub(context.memory_info()?.free);
-        let execs = first.num_launches();
-        times.sort_unstable_by(f64::total_cmp);
-        let [low, median, high] = [1, 2, 3].map(|quarter| times[times.len() * quarter / 4]);
-        let mebibytes = bytes as f64 / f64::from(1 << 20);
-        if arguments.json {
-            let row = serde_json::json!({
-                "bench": "capture", "breaks": name, "driver": driver.origin().to_string(), "segments": arguments.shape.segments,
-                "kernels": arguments.shape.kernels, "break_kernels": arguments.shape.break_kernels, "captures": arguments.buckets,
-                "ms_median": median, "ms_quartiles": [low, high], "exec_bytes": bytes, "execs_a_capture": execs,
-            });
-            println!("{row}");
-        } else {
-            let spread = format!("{low:.2} to {high:.2}");
-            println!("{name:<18} {median:>12.2} {spread:>18} {mebibytes:>16.1} {execs:>8}");
+    drop(driver);
+    for arm in 0..=ARMS.len() {
+        let mut command = Command::new(std::env::current_exe()?);
+        let status = command.args(std::env::args_os().skip(1)).arg(format!("--arm={arm}")).status()?;
+        if !status.success() {
+            return Err(format!("row {arm}: {status}").into());
         }
     }
     Ok(())
 }
 
-/// Records the program, with one replay, so that all of its memory is taken.
-fn capture(
-    pool: &CapturePool,
-    stream: &Stream,
-    ops: &Ops,
-    input: &Tensor,
+/// Many captures of the program at once, and replays of one after another.
+fn buckets(
     arguments: &Arguments,
-    kind: BreakKind,
-) -> Result<BreakableCapture<'static>> {
-    let mut capture = BreakableCapture::on_pool(pool)?;
-    drop(capture.record(stream, |_| forward(ops, input, arguments, kind))?);
-    let _ = capture.replay(stream)?;
-    Ok(capture)
-}
-
-fn forward(ops: &Ops, input: &Tensor, arguments: &Arguments, kind: BreakKind) -> Result<Tensor> {
-    let mut h = input.clone();
-    for segment in 0..arguments.shape.segments {
-        for _ in 0..arguments.shape.kernels {
-            h = ops.scale(&h, 1.0)?;
-        }
-        if segment + 1 < arguments.shape.segments {
-            let handoff = breakable_cuda_graph::empty(DType::F32, h.shape())?;
-            let (ops, kernels) = (ops.clone(), arguments.shape.break_kernels);
-            h = break_here(BreakOptions::new("attention").kind(kind), handoff, [&h], move |b| {
-                let handoff = b.output(0).ok_or(Error::NoForward)?;
-                for _ in 0..kernels {
-                    ops.scale_into(b.stream(), b.input(0)?, 1.0, &handoff)?;
-                }
-                Ok(handoff)
-            })?;
+    program: &Program,
+    (name, kind, share): (&str, BreakKind, bool),
+) -> Result<(), Box<dyn Error>> {
+    let options = || CaptureOptions::default().share_execs(share);
+    // The first takes the pool's memory, and what the driver loads with a first graph of a kind. It goes again: only its pool stays.
+    let first = program.capture(kind, Launches::Prepared, options())?;
+    let execs = first.num_launches();
+    drop(first);
+    program.stream.synchronize()?;
+    let before = program.context.memory_info()?.free;
+    let (mut captures, mut times) = (Vec::new(), Vec::new());
+    for _ in 0..arguments.buckets {
+        let started = Instant::now();
+        captures.push(program.capture(kind, Launches::Prepared, options())?);
+        times.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    program.stream.synchronize()?;
+    let bytes = before.saturating_sub(program.context.memory_info()?.free);
+    // A replay after another capture's, and one after its own.
+    let (mut others, mut own) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        for capture in &mut captures {
+            for times in [&mut others, &mut own] {
+                program.stream.synchronize()?;
+                let started = Instant::now();
+                let _ = capture.replay(&program.stream)?;
+                times.push(started.elapsed().as_secs_f64() * 1e6);
+            }
         }
     }
-    Ok(h)
+    program.stream.synchronize()?;
+    let [low, median, high] = quartiles(&mut times);
+    let [others, own] = [others, own].map(|mut times| quartiles(&mut times)[1]);
+    let mebibytes = bytes as f64 / f64::from(1 << 20);
+    if arguments.json {
+        let Shape { segments, kernels, break_kernels, .. } = arguments.shape;
+        let row = serde_json::json!({
+            "bench": "capture", "breaks": name, "segments": segments, "kernels": kernels, "break_kernels": break_kernels,
+            "captures": arguments.buckets, "ms_median": median, "ms_quartiles": [low, high], "exec_bytes": bytes, "execs": execs,
+            "replay_after_another_us": others, "replay_after_its_own_us": own,
+        });
+        println!("{row}");
+    } else {
+        let spread = format!("{low:.2} to {high:.2}");
+        println!("{name:<24} {median:>12.2} {spread:>16} {mebibytes:>14.1} {execs:>7} {others:>14.1} {own:>12.1}");
+    }
+    Ok(())
+}
+
+/// A straight line of kernels, captured step by step.
+fn steps(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>> {
+    const ROUNDS: usize = 50;
+    let context = &program.context;
+    let (driver, stream) = (context.driver(), program.stream.as_raw());
+    let buffer = breakable_cuda_graph::Tensor::zeros(
+        &program.stream,
+        breakable_cuda_graph::DType::F32,
+        &[arguments.shape.elements],
+    )?;
+    let (kernel, config, values) = program.ops.scale_raw(&buffer, 1.0, &buffer)?;
+    if !arguments.json {
+        println!("\nµs a node: {:>11} {:>12} {:>12} {:>14}", "record", "instantiate", "upload", "first launch");
+    }
+    for nodes in NODES {
+        let mut times: [Vec<f64>; 4] = Default::default();
+        for _ in 0..ROUNDS {
+            program.stream.synchronize()?;
+            let mut marks = [Instant::now(); 5];
+            // SAFETY: a live stream and a valid place; the kernel's own parameters, on a buffer that outlives the launches.
+            let graph = unsafe {
+                driver.cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+                for _ in 0..nodes {
+                    kernel.launch_raw(&program.stream, config, &mut pointers_to(&values))?;
+                }
+                let mut graph = core::ptr::null_mut();
+                driver.cuStreamEndCapture(stream, &mut graph)?;
+                Graph::from_raw(context, graph)
+            };
+            marks[1] = Instant::now();
+            let exec = GraphExec::new(&graph, InstantiateFlags::default())?;
+            marks[2] = Instant::now();
+            exec.upload(&program.stream)?;
+            marks[3] = Instant::now();
+            // SAFETY: likewise.
+            unsafe { exec.launch(&program.stream)? };
+            marks[4] = Instant::now();
+            program.stream.synchronize()?;
+            for (times, marks) in times.iter_mut().zip(marks.windows(2)) {
+                times.push((marks[1] - marks[0]).as_secs_f64() * 1e6 / nodes as f64);
+            }
+        }
+        let [record, instantiate, upload, launch] = times.map(|mut times| quartiles(&mut times)[1]);
+        if arguments.json {
+            let row = serde_json::json!({
+                "bench": "capture", "nodes": nodes, "record_us_a_node": record, "instantiate_us_a_node": instantiate,
+                "upload_us_a_node": upload, "first_launch_us_a_node": launch,
+            });
+            println!("{row}");
+        } else {
+            println!("{nodes:>4} nodes {record:>11.3} {instantiate:>12.3} {upload:>12.3} {launch:>14.3}");
+        }
+    }
+    Ok(())
 }

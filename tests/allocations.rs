@@ -10,8 +10,8 @@ use breakable_cuda_graph::prefill::{
     Batch, Feed, InputSpec, Ladder, LadderOptions, Mode, OutputSpec, PrefillModel, TailRule,
 };
 use breakable_cuda_graph::{
-    BreakableCapture, DType, PrefillRunner, ReplayOptions, Result, RunnerOptions, Scope, Tensor, active_forward,
-    break_here,
+    BreakKind, BreakOptions, BreakableCapture, DType, PrefillRunner, ReplayOptions, Result, RunnerOptions, Scope,
+    Tensor, active_forward, break_here,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -48,6 +48,13 @@ static COUNTING: Counting = Counting;
 
 #[test]
 fn a_replay_allocates_nothing() {
+    for kind in [BreakKind::Live, BreakKind::Recorded] {
+        replays_allocate_nothing(kind);
+    }
+}
+
+/// With an operation that launches other arguments each time.
+fn replays_allocate_nothing(kind: BreakKind) {
     let rig = Rig::new(&support::driver());
     let input = rig.random(1, &[8, 16]);
     let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
@@ -56,7 +63,7 @@ fn a_replay_allocates_nothing() {
             let mut h = rig.ops.scale(&input, 1.0)?;
             for in_place in [true, false, true, false] {
                 let (ops, other) = (rig.ops.clone(), rig.zeros_in_forward(&h)?);
-                h = break_here("break", rig.ops.empty_like(&h)?, [&h], move |b| {
+                h = break_here(BreakOptions::new("break").kind(kind), rig.ops.empty_like(&h)?, [&h], move |b| {
                     let factor = *b.forward_ctx::<f32>()?;
                     // Into the handoff, or into a buffer of its own that is then landed.
                     let into = if in_place { b.output(0).unwrap_or_else(|| other.clone()) } else { other.clone() };
@@ -69,18 +76,20 @@ fn a_replay_allocates_nothing() {
         })
     });
     let out = recorded.expect("a recording");
+    let mut factor = 3.0_f32;
     let mut replay = |rows| {
+        factor += 0.5;
         let options = ReplayOptions::default().valid_rows(rows);
-        let _ = active_forward(&3.0_f32, || capture.replay_with(&rig.stream, options)).expect("a replay");
+        let _ = active_forward(&factor, || capture.replay_with(&rig.stream, options)).expect("a replay");
     };
-    for rows in [8, 3] {
+    for rows in [8, 3, 8, 0] {
         replay(rows);
     }
     let before = allocations();
     for round in 0..1000 {
         replay(round % 9);
     }
-    assert_eq!(allocations() - before, 0, "allocations in 1000 replays");
+    assert_eq!(allocations() - before, 0, "allocations in 1000 replays, {kind:?}");
     assert!(rig.read(&out).iter().all(|value| value.is_finite()));
 }
 

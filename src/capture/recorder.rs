@@ -51,7 +51,7 @@ impl<'env> Recorder<'env> {
     pub(super) fn new(number: u64, pool: PoolHandle, stream: Stream, source: Source, options: &CaptureOptions) -> Self {
         let CaptureOptions { mode, execution, instantiate: flags, max_recorded_shapes, share_execs: share, .. } =
             *options;
-        let stretches = StretchOptions { flags, max_variants: max_recorded_shapes.max(1), share };
+        let stretches = StretchOptions { flags, max_variants: max_recorded_shapes.max(1), share, place: 0 };
         let building = Building {
             window: None,
             program: Program::default(),
@@ -151,7 +151,9 @@ impl<'env> Recorder<'env> {
         let pieces = std::mem::take(&mut self.building.borrow_mut().pieces);
         let together = self.stretches.share || pieces.iter().any(|piece| matches!(piece, Piece::Recorded(_)));
         if together && !pieces.is_empty() {
-            let stretch = Stretch::new(pieces, self.side()?, self.stretches, &self.pool, &self.stream)?;
+            let place = self.building.borrow().program.steps.len();
+            let options = StretchOptions { place, ..self.stretches };
+            let stretch = Stretch::new(pieces, self.side()?, options, &self.pool, &self.stream)?;
             self.building.borrow_mut().program.steps.push(Step::Stretch(stretch));
             return Ok(());
         }

@@ -21,6 +21,8 @@ pub(crate) struct SharedExecs {
 /// A graph that takes part, alone or with others.
 pub(crate) struct Member {
     id: u64,
+    /// Members of different places never share: what runs in one replay.
+    place: usize,
     pub(crate) graph: Graph,
     /// In the order in which they were added.
     pub(crate) nodes: Vec<Node>,
@@ -28,15 +30,16 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) fn new(graph: Graph, nodes: Vec<Node>, flags: InstantiateFlags) -> Member {
+    pub(crate) fn new(graph: Graph, nodes: Vec<Node>, flags: InstantiateFlags, place: usize) -> Member {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Member { id: NEXT.fetch_add(1, Ordering::Relaxed), graph, nodes, flags }
+        Member { id: NEXT.fetch_add(1, Ordering::Relaxed), place, graph, nodes, flags }
     }
 }
 
 /// An exec that several members use.
 pub(crate) struct SharedExec {
     flags: InstantiateFlags,
+    place: usize,
     state: Mutex<Option<State>>,
 }
 
@@ -69,11 +72,12 @@ impl SharedExecs {
         let mut list = lock(&self.list);
         list.retain(|shared| shared.strong_count() > 0);
         for shared in list.iter().filter_map(Weak::upgrade) {
-            if shared.flags == member.flags && shared.turn(member, stream)?.is_some() {
+            let may = shared.flags == member.flags && shared.place == member.place;
+            if may && shared.turn(member, stream)?.is_some() {
                 return Ok(shared);
             }
         }
-        let shared = Arc::new(SharedExec { flags: member.flags, state: Mutex::default() });
+        let shared = Arc::new(SharedExec { flags: member.flags, place: member.place, state: Mutex::default() });
         shared.turn(member, stream)?;
         list.push(Arc::downgrade(&shared));
         Ok(shared)

@@ -183,6 +183,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
         let mut options = CaptureOptions::default().bucket(bucket).mode(self.options.mode).execution(execution);
         options.plan = plan;
+        options.share_execs = self.options.share_execs;
         let mut capture = BreakableCapture::with_options(&self.pool, options)?;
         let outputs = capture.record(stream, |scope| {
             let outputs = model.forward(scope, inputs)?;

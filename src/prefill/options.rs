@@ -59,6 +59,9 @@ pub struct RunnerOptions {
     pub planning: Planning,
     /// Which calls are forbidden while a segment is open.
     pub mode: CaptureMode,
+    /// Whether the buckets' captures take turns in common execs, see
+    /// [`CaptureOptions::share_execs`](crate::CaptureOptions::share_execs). Off by default.
+    pub share_execs: bool,
     /// The ranks that must do the same. All make their runner, capture and run batches together.
     pub ranks: Box<dyn Ranks>,
 }
@@ -78,6 +81,7 @@ impl RunnerOptions {
             pool_options: PoolOptions::default(),
             planning: Planning::default(),
             mode: CaptureMode::default(),
+            share_execs: false,
             ranks: Box::new(OneRank),
         }
     }
@@ -142,6 +146,13 @@ impl RunnerOptions {
     #[must_use]
     pub fn planning(mut self, planning: Planning) -> Self {
         self.planning = planning;
+        self
+    }
+
+    /// With execs shared by the buckets or not.
+    #[must_use]
+    pub fn share_execs(mut self, share: bool) -> Self {
+        self.share_execs = share;
         self
     }
 

@@ -45,7 +45,7 @@ pub struct MemoryPlan {
     pub staging: usize,
     /// Temporaries of breaks, in stream-ordered memory beside the pool: the most that was live at once in any bucket's trace.
     pub scratch: usize,
-    /// The execs of all buckets. An estimate: what the largest bucket's took, times the number of buckets. Drivers take memory for execs in pieces of
+    /// The execs of all buckets. An estimate: what the largest bucket's took, times the number of buckets that don't share it. Drivers take memory for execs in pieces of
     /// some MiB, so that it may be 0 where a piece had room left.
     pub execs_estimate: usize,
     /// Each bucket, ascending.
@@ -173,7 +173,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             inputs: self.inputs().iter().map(Tensor::extent_bytes).sum(),
             staging: self.inputs.as_ref().map_or(0, Inputs::staging_bytes),
             scratch: scratch.unwrap_or(0),
-            execs_estimate: exec_bytes.saturating_mul(self.buckets().len()),
+            execs_estimate: exec_bytes.saturating_mul(if self.options.share_execs { 1 } else { self.buckets().len() }),
             buckets: buckets.collect(),
         })
     }

@@ -64,11 +64,13 @@ pub(super) struct StretchOptions {
     pub(super) max_variants: usize,
     /// Whether its execs are the pool's, for all captures that ask for it.
     pub(super) share: bool,
+    /// Its place in the capture: execs are shared by those of the same place.
+    pub(super) place: usize,
 }
 
 impl StretchOptions {
     fn making<'p>(&self, pool: &'p PoolHandle) -> Making<'p> {
-        Making { flags: self.flags, shared: self.share.then(|| pool.shared_execs()) }
+        Making { flags: self.flags, place: self.place, shared: self.share.then(|| pool.shared_execs()) }
     }
 }
 

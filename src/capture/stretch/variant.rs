@@ -36,6 +36,8 @@ enum Slot {
 #[derive(Clone, Copy)]
 pub(super) struct Making<'a> {
     pub(super) flags: InstantiateFlags,
+    /// The stretch's place in its capture.
+    pub(super) place: usize,
     /// The pool's execs, where captures share them.
     pub(super) shared: Option<&'a SharedExecs>,
 }
@@ -134,7 +136,7 @@ impl Slot {
 impl Variant {
     /// An exec of the segments and the recorded bodies.
     pub(super) fn new(pieces: &mut [Piece<'_>], making: Making<'_>, stream: &Stream) -> Result<Variant> {
-        let (member, mut slots) = build(pieces, making.flags, stream)?;
+        let (member, mut slots) = build(pieces, making, stream)?;
         let exec = match making.shared {
             Some(shared) => Exec::Shared(shared.join(&member, stream)?),
             None => {
@@ -217,7 +219,7 @@ impl Drop for Variant {
 }
 
 /// The graph of the segments and the recorded bodies, one after another, and the bodies' places in it.
-fn build(pieces: &[Piece<'_>], flags: InstantiateFlags, stream: &Stream) -> Result<(Member, Vec<Slot>)> {
+fn build(pieces: &[Piece<'_>], making: Making<'_>, stream: &Stream) -> Result<(Member, Vec<Slot>)> {
     let mut graph = Graph::new(stream.context())?;
     let (mut nodes, mut slots) = (Vec::<Node>::new(), Vec::new());
     for piece in pieces {
@@ -246,7 +248,7 @@ fn build(pieces: &[Piece<'_>], flags: InstantiateFlags, stream: &Stream) -> Resu
             None => return Err(Error::Poisoned),
         }
     }
-    Ok((Member::new(graph, nodes, flags), slots))
+    Ok((Member::new(graph, nodes, making.flags, making.place), slots))
 }
 
 /// Puts the bodies into an exec, and launches it.

@@ -1,0 +1,242 @@
+//! What a replay costs: host time beside a bare loop of the same driver calls on the same execs, and time back to back.
+//!
+//! The program: 33 segments of 8 small kernels with 32 breaks of 2 kernels between them; each break writes its handoff itself. A second program with
+//! breaks of no kernels shows what an empty break and the gap between two launches cost.
+//!
+//! `cargo bench --bench replay [-- --json] [--sweep]`
+
+#[path = "../support/measure.rs"]
+mod measure;
+#[path = "../support/program.rs"]
+mod program;
+#[path = "../../examples/support/mod.rs"]
+mod support;
+
+mod bare;
+
+use bare::Bare;
+use breakable_cuda_graph::driver::{Context, Event, EventFlags, InstantiateFlags};
+use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions};
+use clap::Parser;
+use measure::quartiles;
+use program::{Launches, Program, Shape};
+use std::error::Error;
+use std::time::Instant;
+
+/// Compares replays with a bare loop of the same driver calls.
+#[derive(Parser)]
+struct Arguments {
+    /// Print one JSON object a row instead of a table.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    shape: Shape,
+    /// Interleaved blocks of each arm.
+    #[arg(long, default_value_t = 200)]
+    blocks: usize,
+    /// Replays in a block.
+    #[arg(long, default_value_t = 10)]
+    replays: usize,
+    /// Also 1 to 129 segments of 1 to 16 kernels.
+    #[arg(long)]
+    sweep: bool,
+    /// Which driver to use.
+    #[arg(long, value_enum, default_value_t)]
+    driver: support::Choice,
+    /// What `cargo bench` passes on.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What is captured: its name, what its breaks are and how they launch, and whether bodies are recorded by stream capture.
+struct Arm {
+    name: &'static str,
+    kind: BreakKind,
+    launches: Launches,
+    captured: bool,
+}
+
+const fn arm(name: &'static str, kind: BreakKind, launches: Launches) -> Arm {
+    Arm { name, kind, launches, captured: false }
+}
+
+const LIVE: Arm = arm("live", BreakKind::Live, Launches::Prepared);
+const CHANGING: Arm = arm("recorded, all changed", BreakKind::Recorded, Launches::Changing);
+const FROZEN: Arm = arm("one frozen graph", BreakKind::Inline, Launches::Prepared);
+const ALL: [Arm; 7] = [
+    LIVE,
+    arm("live, checked launches", BreakKind::Live, Launches::Checked),
+    arm("recorded", BreakKind::Recorded, Launches::Prepared),
+    CHANGING,
+    arm("recorded, checked", BreakKind::Recorded, Launches::Checked),
+    Arm { captured: true, ..arm("recorded, captured", BreakKind::Recorded, Launches::Changing) },
+    FROZEN,
+];
+const FEW: [Arm; 3] = [LIVE, CHANGING, FROZEN];
+
+/// What an arm took.
+struct Row {
+    name: &'static str,
+    host: [f64; 3],
+    over_bare: [f64; 3],
+    back_to_back: Option<f64>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    let (driver, line) = support::driver(arguments.driver)?;
+    if !arguments.json {
+        println!("{line}");
+    }
+    let context = support::context(&driver, 0)?;
+    let (shape, blocks) = (arguments.shape, arguments.blocks);
+    let rows = run(&context, shape, &ALL, blocks, arguments.replays)?;
+    print(&arguments, shape, blocks, &rows);
+    let difference = |a: &str, b: &str, of: &dyn Fn(&Row) -> f64| {
+        let find = |name| rows.iter().find(|row| row.name == name).map_or(f64::NAN, of);
+        find(a) - find(b)
+    };
+    let nodes = (shape.breaks() * shape.break_kernels) as f64;
+    let patch = difference("recorded, all changed", "recorded", &|row| row.host[1]) / nodes;
+    let captured =
+        difference("recorded, captured", "recorded, all changed", &|row| row.host[1]) / shape.breaks() as f64;
+
+    let empty = Shape { break_kernels: 0, ..shape };
+    let rows = run(&context, empty, &FEW, blocks, arguments.replays)?;
+    print(&arguments, empty, blocks, &rows);
+    let [live, _, frozen, bare] = &rows[..] else { return Err("four rows".into()) };
+    let breaks = shape.breaks() as f64;
+    let dispatch = (live.host[1] - bare.host[1]) / breaks;
+    let gap = (live.back_to_back.unwrap_or(f64::NAN) - frozen.back_to_back.unwrap_or(f64::NAN)) / breaks;
+    let singles = [
+        ("patch of a kernel node", patch),
+        ("stream capture of a body, over its notes", captured),
+        ("dispatch of an empty break", dispatch),
+        ("gap between two launches on the device", gap),
+    ];
+    for (what, microseconds) in singles {
+        if arguments.json {
+            println!("{}", serde_json::json!({ "bench": "replay", "single": what, "us": microseconds }));
+        } else {
+            println!("{what}: {microseconds:.3} µs");
+        }
+    }
+    if arguments.sweep {
+        for segments in [1, 9, 33, 129] {
+            for kernels in [1, 4, 16] {
+                let shape = Shape { segments, kernels, ..shape };
+                let blocks = blocks.min(20);
+                let rows = run(&context, shape, &FEW, blocks, arguments.replays)?;
+                print(&arguments, shape, blocks, &rows);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs the arms and the bare loop in interleaved blocks.
+fn run(
+    context: &Context,
+    shape: Shape,
+    arms: &[Arm],
+    blocks: usize,
+    replays: usize,
+) -> Result<Vec<Row>, Box<dyn Error>> {
+    const WARM: usize = 5;
+    let program = Program::new(context, shape)?;
+    let mut captures = Vec::new();
+    for arm in arms {
+        let mut options = CaptureOptions::default();
+        if arm.captured {
+            // Priorities of nodes come with the stream capture.
+            options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
+        }
+        captures.push(program.capture(arm.kind, arm.launches, options)?);
+    }
+    let bare = Bare::new(&program, &captures[0])?;
+    let count = arms.len() + 1;
+    let mut times = vec![Vec::new(); count];
+    context.with_current(|| -> Result<(), Box<dyn Error>> {
+        for block in 0..blocks + WARM {
+            // The arm that goes first alternates, so that none always finds the machine as another left it.
+            for turn in 0..count {
+                let arm = (turn + block) % count;
+                let mut seconds = 0.0;
+                for _ in 0..replays {
+                    program.stream.synchronize()?;
+                    let start = Instant::now();
+                    match captures.get_mut(arm) {
+                        Some(capture) => drop(capture.replay(&program.stream)?),
+                        None => bare.replay()?,
+                    }
+                    seconds += start.elapsed().as_secs_f64();
+                }
+                if block >= WARM {
+                    times[arm].push(seconds * 1e6 / replays as f64);
+                }
+            }
+        }
+        Ok(())
+    })??;
+    program.stream.synchronize()?;
+    let device = back_to_back(&program, &mut captures, blocks / 10 + 1)?;
+    let bare_times = times[arms.len()].clone();
+    let names = arms.iter().map(|arm| arm.name).chain(["bare loop"]);
+    let device = device.into_iter().map(Some).chain([None]);
+    let rows = names.zip(times).zip(device).map(|((name, mut host), back_to_back)| {
+        let mut ratios: Vec<f64> = host.iter().zip(&bare_times).map(|(arm, bare)| arm / bare).collect();
+        Row { name, host: quartiles(&mut host), over_bare: quartiles(&mut ratios), back_to_back }
+    });
+    Ok(rows.collect())
+}
+
+/// Microseconds of one replay among many, between two events: the longer of the device's time and the host's.
+fn back_to_back(
+    program: &Program,
+    captures: &mut [BreakableCapture<'_>],
+    rounds: usize,
+) -> breakable_cuda_graph::Result<Vec<f64>> {
+    const REPLAYS: usize = 20;
+    let event = || Event::with_flags(&program.context, EventFlags::TIMING);
+    let (from, to) = (event()?, event()?);
+    let mut times = vec![Vec::new(); captures.len()];
+    for _ in 0..rounds {
+        for (capture, times) in captures.iter_mut().zip(&mut times) {
+            program.stream.synchronize()?;
+            from.record(&program.stream)?;
+            for _ in 0..REPLAYS {
+                let _ = capture.replay(&program.stream)?;
+            }
+            to.record(&program.stream)?;
+            to.synchronize()?;
+            times.push(to.elapsed_since(&from)?.as_secs_f64() * 1e6 / REPLAYS as f64);
+        }
+    }
+    Ok(times.iter_mut().map(|times| quartiles(times)[1]).collect())
+}
+
+fn print(arguments: &Arguments, shape: Shape, blocks: usize, rows: &[Row]) {
+    if !arguments.json {
+        println!("\n{shape}; {blocks} interleaved blocks of {} replays", arguments.replays);
+        println!(
+            "{:<24} {:>8} {:>18} {:>10} {:>18} {:>13}",
+            "arm", "host µs", "quartiles", "over bare", "quartiles", "back to back"
+        );
+    }
+    for Row { name, host: [low, median, high], over_bare: [ratio_low, ratio, ratio_high], back_to_back } in rows {
+        if arguments.json {
+            let row = serde_json::json!({
+                "bench": "replay", "arm": name, "segments": shape.segments, "kernels": shape.kernels,
+                "break_kernels": shape.break_kernels, "elements": shape.elements, "blocks": blocks,
+                "host_us_median": median, "host_us_quartiles": [low, high],
+                "over_bare_median": ratio, "over_bare_quartiles": [ratio_low, ratio_high], "back_to_back_us": back_to_back,
+            });
+            println!("{row}");
+        } else {
+            let (spread, ratio_spread) =
+                (format!("{low:.1} to {high:.1}"), format!("{ratio_low:.4} to {ratio_high:.4}"));
+            let device = back_to_back.map_or_else(String::new, |device| format!("{device:.1}"));
+            println!("{name:<24} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18} {device:>13}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The program of the benches `replay`, `capture` and `soak`: segments of small kernels with breaks of a few kernels between them.
+
+use breakable_cuda_graph::demo::Ops;
+use breakable_cuda_graph::driver::{Context, Kernel, LaunchConfig, Stream};
+use breakable_cuda_graph::{
+    Break, BreakKind, BreakOptions, BreakableCapture, CaptureOptions, CapturePool, Error, Result, Tensor, break_here,
+    eager,
+};
+use core::ffi::c_void;
+
+/// How large it is.
+#[derive(Clone, Copy, clap::Args)]
+pub struct Shape {
+    /// Segments.
+    #[arg(long, default_value_t = 33)]
+    pub segments: usize,
+    /// Kernels of a segment.
+    #[arg(long, default_value_t = 8)]
+    pub kernels: usize,
+    /// Kernels of a break.
+    #[arg(long, default_value_t = 2)]
+    pub break_kernels: usize,
+    /// Elements of every tensor: with the default, kernels of well under a microsecond.
+    #[arg(long, default_value_t = 1024)]
+    pub elements: usize,
+}
+
+impl Shape {
+    pub fn breaks(&self) -> usize {
+        self.segments.saturating_sub(1)
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shape { segments, kernels, break_kernels, .. } = self;
+        write!(f, "{segments} segments of {kernels} kernels, {} breaks of {break_kernels} kernels", self.breaks())
+    }
+}
+
+/// How the breaks launch their kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Launches {
+    /// With arguments that were laid out once, as an engine does that has its own launches.
+    Prepared,
+    /// The same, with another grid on every replay, so that each node changes.
+    Changing,
+    /// By operations that check shapes and places on every launch.
+    Checked,
+}
+
+/// What captures of the program are made with.
+pub struct Program {
+    pub context: Context,
+    pub stream: Stream,
+    pub pool: CapturePool,
+    pub ops: Ops,
+    input: Tensor,
+    pub shape: Shape,
+}
+
+impl Program {
+    pub fn new(context: &Context, shape: Shape) -> Result<Program> {
+        let (stream, pool, ops) = (Stream::new(context)?, CapturePool::new(context)?, Ops::load(context)?);
+        let input = Tensor::from_slice(&stream, &vec![1.0_f32; shape.elements], &[shape.elements])?;
+        let program = Program { context: context.clone(), stream, pool, ops, input, shape };
+        eager(&program.pool, &program.stream, |_| program.forward(BreakKind::Live, Launches::Prepared))?;
+        Ok(program)
+    }
+
+    /// A capture that has been replayed once, with the right result. Inline breaks are captured: one graph, in which nothing is live.
+    pub fn capture(
+        &self,
+        kind: BreakKind,
+        launches: Launches,
+        options: CaptureOptions,
+    ) -> Result<BreakableCapture<'static>> {
+        let mut capture = BreakableCapture::with_options(&self.pool, options)?;
+        let output = capture.record(&self.stream, |_| self.forward(kind, launches))?;
+        let _ = capture.replay(&self.stream)?;
+        let result: Vec<f32> = output.read(&self.stream)?;
+        assert!(result.iter().all(|&value| value == 1.0), "the replay's result");
+        Ok(capture)
+    }
+
+    fn forward(&self, kind: BreakKind, launches: Launches) -> Result<Tensor> {
+        let mut h = self.input.clone();
+        for segment in 0..self.shape.segments {
+            for _ in 0..self.shape.kernels {
+                h = self.ops.scale(&h, 1.0)?;
+            }
+            if segment < self.shape.breaks() {
+                // Breaks without kernels leave what they get.
+                let handoff = if self.shape.break_kernels == 0 { h.clone() } else { self.ops.empty_like(&h)? };
+                let prepared = self.ops.scale_raw(&h, 1.0, &handoff)?;
+                let operation = operation(self.ops.clone(), prepared, self.shape.break_kernels, launches);
+                h = break_here(BreakOptions::new("attention").kind(kind), handoff, [&h], operation)?;
+            }
+        }
+        Ok(h)
+    }
+}
+
+fn operation(
+    ops: Ops,
+    (kernel, mut config, values): (Kernel, LaunchConfig, [u64; 4]),
+    kernels: usize,
+    launches: Launches,
+) -> impl FnMut(&Break<'_>) -> Result<Tensor> + Send + 'static {
+    move |b| {
+        let handoff = b.output(0).ok_or(Error::NoForward)?;
+        if launches == Launches::Changing {
+            // One block more does nothing.
+            config.grid[0] ^= 1 << 10;
+        }
+        for _ in 0..kernels {
+            if launches == Launches::Checked {
+                ops.scale_into(b.stream(), b.input(0)?, 1.0, &handoff)?;
+            } else {
+                let mut pointers = pointers_to(&values);
+                // SAFETY: the kernel's own parameters: the break's input and handoff, at the addresses that they have on every replay.
+                unsafe { kernel.launch_raw(b.stream(), config, &mut pointers)? };
+            }
+        }
+        Ok(handoff)
+    }
+}
+
+pub fn pointers_to(values: &[u64; 4]) -> [*mut c_void; 4] {
+    values.each_ref().map(|value| core::ptr::from_ref(value).cast_mut().cast())
+}

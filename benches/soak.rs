@@ -36,8 +36,8 @@ struct Arguments {
     bench: bool,
 }
 
-const ARMS: [(&str, BreakKind, Launches); 2] =
-    [("live", BreakKind::Live, Launches::Prepared), ("recorded, all changed", BreakKind::Recorded, Launches::Changing)];
+const ARMS: [(&str, BreakKind, Launches); 3] =
+    [("live", BreakKind::Live, Launches::Prepared), ("recorded, changed", BreakKind::Recorded, Launches::Changing)];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();

@@ -61,15 +61,17 @@ const fn arm(name: &'static str, kind: BreakKind, launches: Launches) -> Arm {
 }
 
 const LIVE: Arm = arm("live", BreakKind::Live, Launches::Prepared);
-const CHANGING: Arm = arm("recorded, all changed", BreakKind::Recorded, Launches::Changing);
+const CHANGING: Arm = arm("recorded, changed", BreakKind::Recorded, Launches::Changing);
 const FROZEN: Arm = arm("one frozen graph", BreakKind::Inline, Launches::Prepared);
-const ALL: [Arm; 7] = [
+const ALL: [Arm; 9] = [
     LIVE,
     arm("live, checked launches", BreakKind::Live, Launches::Checked),
     arm("recorded", BreakKind::Recorded, Launches::Prepared),
     CHANGING,
+    arm("recorded, other grids", BreakKind::Recorded, Launches::Regridded),
     arm("recorded, checked", BreakKind::Recorded, Launches::Checked),
-    Arm { captured: true, ..arm("recorded, captured", BreakKind::Recorded, Launches::Changing) },
+    Arm { captured: true, ..arm("captured", BreakKind::Recorded, Launches::Prepared) },
+    Arm { captured: true, ..arm("captured, changed", BreakKind::Recorded, Launches::Changing) },
     FROZEN,
 ];
 const FEW: [Arm; 3] = [LIVE, CHANGING, FROZEN];
@@ -97,9 +99,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         find(a) - find(b)
     };
     let nodes = (shape.breaks() * shape.break_kernels) as f64;
-    let patch = difference("recorded, all changed", "recorded", &|row| row.host[1]) / nodes;
-    let captured =
-        difference("recorded, captured", "recorded, all changed", &|row| row.host[1]) / shape.breaks() as f64;
+    let patch = difference("recorded, changed", "recorded", &|row| row.host[1]) / nodes;
+    let captured = difference("captured, changed", "recorded, changed", &|row| row.host[1]) / shape.breaks() as f64;
 
     let empty = Shape { break_kernels: 0, ..shape };
     let rows = run(&context, empty, &FEW, blocks, arguments.replays)?;

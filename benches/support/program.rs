@@ -40,11 +40,14 @@ impl std::fmt::Display for Shape {
 
 /// How the breaks launch their kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code, reason = "each bench has its own choice")]
 pub enum Launches {
     /// With arguments that were laid out once, as an engine does that has its own launches.
     Prepared,
-    /// The same, with another grid on every replay, so that each node changes.
+    /// The same, with another argument on every replay, so that each node changes.
     Changing,
+    /// The same, with another grid on every replay.
+    Regridded,
     /// By operations that check shapes and places on every launch.
     Checked,
 }
@@ -103,15 +106,21 @@ impl Program {
 
 fn operation(
     ops: Ops,
-    (kernel, mut config, values): (Kernel, LaunchConfig, [u64; 4]),
+    (kernel, mut config, mut values): (Kernel, LaunchConfig, [u64; 4]),
     kernels: usize,
     launches: Launches,
 ) -> impl FnMut(&Break<'_>) -> Result<Tensor> + Send + 'static {
+    let (elements, blocks) = (values[3], config.grid[0]);
+    let mut odd = false;
     move |b| {
+        odd = !odd;
         let handoff = b.output(0).ok_or(Error::NoForward)?;
-        if launches == Launches::Changing {
-            // One block more does nothing.
-            config.grid[0] ^= 1 << 10;
+        match launches {
+            // What the last element is scaled to is what it is already.
+            Launches::Changing => values[3] = elements - u64::from(odd),
+            // A block more or less: each thread does as much as there is to do.
+            Launches::Regridded => config.grid[0] = blocks + u32::from(odd),
+            Launches::Prepared | Launches::Checked => {}
         }
         for _ in 0..kernels {
             if launches == Launches::Checked {

@@ -7,7 +7,7 @@ use super::program::{BreakStep, Operation, Program, Step};
 use super::stretch::scratch::{self, Scratch};
 use super::stretch::{Piece, RecordedPiece, Recording, SegmentPiece, Stretch, StretchOptions};
 use crate::driver::window::{Failed, Window};
-use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream, StreamOptions};
+use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream};
 use crate::error::{Error, Result};
 use crate::pool::PoolHandle;
 use crate::pool::trace::Role;
@@ -37,8 +37,6 @@ struct Building<'env> {
     program: Program<'env>,
     /// What came since the last live break, while it waits for what follows.
     pieces: Vec<Piece<'env>>,
-    /// Where bodies of recorded breaks are recorded; made for the first.
-    side: Option<Stream>,
     /// The operations of the segment that was ended last.
     operations: usize,
     /// The operations of a trace's breaks.
@@ -56,7 +54,6 @@ impl<'env> Recorder<'env> {
             window: None,
             program: Program::default(),
             pieces: Vec::new(),
-            side: None,
             operations: 0,
             traced: Vec::new(),
             failed: false,
@@ -153,7 +150,8 @@ impl<'env> Recorder<'env> {
         if together && !pieces.is_empty() {
             let place = self.building.borrow().program.steps.len();
             let options = StretchOptions { place, ..self.stretches };
-            let stretch = Stretch::new(pieces, self.side()?, options, &self.pool, &self.stream)?;
+            let stretch =
+                Stretch::new(pieces, self.pool.recording_stream(&self.stream)?, options, &self.pool, &self.stream)?;
             self.building.borrow_mut().program.steps.push(Step::Stretch(stretch));
             return Ok(());
         }
@@ -165,17 +163,6 @@ impl<'env> Recorder<'env> {
             }
         }
         Ok(())
-    }
-
-    /// The stream where bodies are recorded, made when it is first asked for. What is captured there has the capture stream's priority.
-    fn side(&self) -> Result<Stream> {
-        if let Some(side) = &self.building.borrow().side {
-            return Ok(side.clone());
-        }
-        let options = StreamOptions::default().priority(self.stream.priority()?);
-        let side = Stream::with_options(self.stream.context(), options)?;
-        self.building.borrow_mut().side = Some(side.clone());
-        Ok(side)
     }
 
     /// Runs a break and records it. `into`: where its one result is to land, for `break_here`.
@@ -259,7 +246,7 @@ impl<'env> Recorder<'env> {
 
     /// Records a break's body for the first time.
     fn add_recorded(&self, step: BreakStep<'env>, region: Option<&Tensor>) -> Result<()> {
-        let side = self.side()?;
+        let side = self.pool.recording_stream(&self.stream)?;
         let scratch = Scratch::new(region, self.stream.context(), self.number, self.pool.as_kept());
         let (name, index) = (step.options.name.to_string(), step.index);
         // Kernel nodes that are made of notes have no priority.

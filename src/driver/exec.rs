@@ -1,6 +1,6 @@
 //! Graph execs: instantiated graphs.
 
-use super::context::Context;
+use super::context::{Bound, Context};
 use super::disposal::Disposal;
 use super::graph::{self, Graph, Node};
 use super::noted::NotedLaunch;
@@ -148,12 +148,12 @@ impl GraphExec {
 
     /// Gives a kernel node another launch
     /// ([`cuGraphExecKernelNodeSetParams`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). Launches that are under way are not
-    /// touched.
+    /// touched. The context is to be current, as the guard shows: the driver crashes where none is.
     ///
     /// # Safety
     /// The node is a kernel of the graph that this exec was made from, which is still there; the launch's parameters are those of its function.
-    pub(crate) unsafe fn set_kernel(&self, node: Node, launch: NotedLaunch<'_>) -> Result<()> {
-        // SAFETY: live handles; the caller vouches for the rest. The call is about them alone, whatever is current.
+    pub(crate) unsafe fn set_kernel(&self, _bound: &Bound<'_>, node: Node, launch: NotedLaunch<'_>) -> Result<()> {
+        // SAFETY: live handles; the caller vouches for the rest.
         launch.with_node_parameters(|parameters| unsafe {
             self.context.driver().cuGraphExecKernelNodeSetParams_v2(self.raw, node.0, parameters)
         })?;

@@ -143,13 +143,6 @@ impl Graph {
         Ok(Node(node))
     }
 
-    /// The kinds of its nodes in the driver's order: equal for graphs of which one can take the other's place in an exec, and for some more.
-    pub(crate) fn shape(&self) -> Result<Vec<CUgraphNodeType>> {
-        let _bound = self.context.bind()?;
-        let driver = self.context.driver();
-        nodes(driver, self.raw)?.into_iter().map(|node| node_type(driver, node)).collect()
-    }
-
     /// How many nodes it has itself.
     pub(crate) fn len(&self) -> Result<usize> {
         let mut count = 0;

@@ -27,6 +27,7 @@ pub(crate) mod window;
 
 pub use address_range::AddressRange;
 pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub(crate) use context::Bound;
 pub use context::{Context, DropHook, MemoryInfo, Owner};
 pub use copy::{copy_device_to_device, copy_device_to_host, copy_host_to_device, copy_pinned_to_device, fill};
 pub use device::Device;

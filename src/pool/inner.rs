@@ -32,6 +32,8 @@ pub(crate) struct PoolInner {
     limit: Option<usize>,
     pub(super) restored: RestoredContent,
     turn: Turn,
+    /// Where bodies of recorded breaks are recorded, in turn; one for each priority.
+    recording_streams: Mutex<Vec<(i32, Stream)>>,
     /// For captures that ask for them.
     shared_execs: SharedExecs,
     replays: AtomicU64,
@@ -121,6 +123,7 @@ impl PoolInner {
             context: context.clone(),
             limit: options.max_bytes,
             restored: options.restored,
+            recording_streams: Mutex::default(),
             shared_execs: SharedExecs::default(),
             turn,
             replays: AtomicU64::new(0),
@@ -198,6 +201,19 @@ impl PoolInner {
     /// Captures and views that refer to the memory.
     pub(super) fn users(&self) -> usize {
         self.mapped.load(Ordering::Acquire)
+    }
+
+    /// A stream to record bodies on, whose nodes get the priority of another: one for all captures, since streams take device memory. To be used
+    /// in the pool's turn.
+    pub(crate) fn recording_stream(&self, of: &Stream) -> Result<Stream> {
+        let priority = of.priority()?;
+        let mut streams = self.recording_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, stream)) = streams.iter().find(|(of, _)| *of == priority) {
+            return Ok(stream.clone());
+        }
+        let stream = Stream::with_options(&self.context, StreamOptions::default().priority(priority))?;
+        streams.push((priority, stream.clone()));
+        Ok(stream)
     }
 
     /// The execs that captures of the pool may share.

@@ -26,7 +26,7 @@ use crate::driver::{Graph, GraphExec, InstantiateFlags, Stream};
 use crate::error::{Error, Result};
 use crate::pool::PoolHandle;
 use body::is_of_captures;
-use variant::{Making, Shape, Variant};
+use variant::{Making, Variant};
 
 /// A part of a stretch.
 pub(super) enum Piece<'env> {
@@ -49,6 +49,7 @@ pub(super) struct Stretch<'env> {
     variants: Vec<Variant>,
     /// The variant that was launched last.
     current: usize,
+    /// Where bodies are recorded.
     side: Stream,
     options: StretchOptions,
     stats: RecordedStats,
@@ -141,9 +142,8 @@ impl<'env> Stretch<'env> {
         if variants[*current].run(pieces, making, stream, stats)? {
             return Ok(true);
         }
-        let shapes = shapes(pieces)?;
         for (index, variant) in variants.iter_mut().enumerate() {
-            if index != *current && variant.is_for(&shapes) && variant.run(pieces, making, stream, stats)? {
+            if index != *current && variant.run(pieces, making, stream, stats)? {
                 *current = index;
                 return Ok(true);
             }
@@ -232,11 +232,6 @@ fn recorded<'p, 'env>(pieces: &'p mut [Piece<'env>]) -> impl Iterator<Item = &'p
         Piece::Recorded(recorded) => Some(&mut **recorded),
         Piece::Segment(_) => None,
     })
-}
-
-fn shapes(pieces: &mut [Piece<'_>]) -> Result<Vec<Shape>> {
-    let bodies = recorded(pieces).filter_map(|piece| piece.body.as_ref());
-    bodies.map(|body| body.work.shape()).collect()
 }
 
 fn first_segment(pieces: &[Piece<'_>]) -> usize {

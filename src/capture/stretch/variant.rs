@@ -6,9 +6,8 @@ use super::{Piece, first_segment, recorded};
 use crate::driver::graph::Node;
 use crate::driver::noted::Noted;
 use crate::driver::shared_exec::{Member, SharedExec, SharedExecs};
-use crate::driver::{Graph, GraphExec, InstantiateFlags, Stream};
+use crate::driver::{Bound, Graph, GraphExec, InstantiateFlags, Stream};
 use crate::error::{Error, Result};
-use crate::sys::CUgraphNodeType;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ enum Slot {
     /// A kernel node for each launch. `held`: the launches that the nodes have, where that is known.
     Launches { nodes: Range<usize>, held: Noted, known: bool },
     /// A child graph.
-    Child { node: usize, shape: Vec<CUgraphNodeType> },
+    Child { node: usize },
 }
 
 /// How variants are made.
@@ -42,22 +41,6 @@ pub(super) struct Making<'a> {
     pub(super) shared: Option<&'a SharedExecs>,
 }
 
-/// The shape of a body: what a slot can take.
-#[derive(PartialEq, Eq)]
-pub(super) enum Shape {
-    Launches(usize),
-    Child(Vec<CUgraphNodeType>),
-}
-
-impl Work {
-    pub(super) fn shape(&self) -> Result<Shape> {
-        Ok(match self {
-            Work::Launches(noted) => Shape::Launches(noted.len()),
-            Work::Graph(graph) => Shape::Child(graph.shape()?),
-        })
-    }
-}
-
 /// What came of putting a body in its slot.
 enum Patched {
     Unchanged,
@@ -67,15 +50,6 @@ enum Patched {
 }
 
 impl Slot {
-    /// Whether a body is likely to fit.
-    fn is_for(&self, other: &Shape) -> bool {
-        match (self, other) {
-            (Slot::Launches { nodes, .. }, Shape::Launches(count)) => nodes.len() == *count,
-            (Slot::Child { shape, .. }, Shape::Child(other)) => shape == other,
-            _ => false,
-        }
-    }
-
     /// Whether launches meet as many kernel nodes, and a graph a child.
     fn has_room_for(&self, work: &Work) -> bool {
         match (self, work) {
@@ -101,7 +75,7 @@ impl Slot {
     }
 
     /// Puts a body in, which it has room for. `all`: the nodes that address the exec.
-    fn patch(&mut self, exec: &GraphExec, all: &[Node], work: &mut Work) -> Result<Patched> {
+    fn patch(&mut self, (exec, bound): (&GraphExec, &Bound<'_>), all: &[Node], work: &mut Work) -> Result<Patched> {
         match (self, work) {
             (Slot::Launches { nodes, held, known }, Work::Launches(noted)) => {
                 let mut changed = false;
@@ -112,7 +86,7 @@ impl Slot {
                     let before = before.next();
                     if !was_known || before != Some(launch) {
                         // SAFETY: the variant's own node or its counterpart in the exec's source, and a launch with its kernel's own parameters.
-                        unsafe { exec.set_kernel(*node, launch)? };
+                        unsafe { exec.set_kernel(bound, *node, launch)? };
                         changed = true;
                     }
                 }
@@ -123,7 +97,7 @@ impl Slot {
                 }
                 Ok(if changed { Patched::Changed } else { Patched::Unchanged })
             }
-            (Slot::Child { node, .. }, Work::Graph(graph)) => {
+            (Slot::Child { node }, Work::Graph(graph)) => {
                 // SAFETY: a child of the variant's own graph or its counterpart in the exec's source.
                 let taken = unsafe { exec.patch(all[*node], graph)? };
                 Ok(if taken { Patched::Changed } else { Patched::Refused })
@@ -162,11 +136,6 @@ impl Variant {
             Exec::Own(exec) => Some(exec),
             Exec::Shared(_) => None,
         }
-    }
-
-    /// Whether bodies of these shapes are likely to fit.
-    pub(super) fn is_for(&self, shapes: &[Shape]) -> bool {
-        self.slots.iter().zip(shapes).all(|(slot, shape)| slot.is_for(shape))
     }
 
     /// Puts the recorded bodies in where they differ from what is there, and launches. `false`: a body has other nodes.
@@ -243,7 +212,7 @@ fn build(pieces: &[Piece<'_>], making: Making<'_>, stream: &Stream) -> Result<(M
             Some(Work::Graph(body)) => {
                 let added = graph.add_child(body, nodes.last().copied());
                 nodes.push(added.map_err(|error| piece.step.failed(error))?);
-                slots.push(Slot::Child { node: first, shape: body.shape()? });
+                slots.push(Slot::Child { node: first });
             }
             None => return Err(Error::Poisoned),
         }
@@ -259,10 +228,11 @@ fn put_and_launch(
     stream: &Stream,
     stats: &mut RecordedStats,
 ) -> Result<bool> {
+    let bound = exec.context().bind()?;
     let mut counted = RecordedStats::default();
     for (slot, piece) in slots.iter_mut().zip(recorded(pieces)) {
         let Some(body) = &mut piece.body else { return Err(Error::Poisoned) };
-        match slot.patch(exec, nodes, &mut body.work) {
+        match slot.patch((exec, &bound), nodes, &mut body.work) {
             Ok(Patched::Unchanged) => counted.unchanged += 1,
             Ok(Patched::Changed) => counted.patched += 1,
             Ok(Patched::Refused) => return Ok(false),

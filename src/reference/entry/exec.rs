@@ -177,6 +177,8 @@ entries! {
     }
 
     fn cuGraphExecKernelNodeSetParams_v2(state, exec: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS) {
+        // libcuda crashes without one.
+        state.current()?;
         // SAFETY: the caller gives valid parameters.
         let work = unsafe { state.kernel_of(params)? };
         let found = graph::find(&mut state.exec(exec)?.nodes, node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;

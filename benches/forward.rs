@@ -7,6 +7,8 @@
 
 #[path = "../examples/support/blas.rs"]
 mod blas;
+#[path = "support/forward_report.rs"]
+mod report;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
@@ -15,6 +17,7 @@ use breakable_cuda_graph::demo::{DecoderBatch, DecoderOps, DecoderSizes, Layers,
 use breakable_cuda_graph::driver::{Event, EventFlags, Stream, copy_device_to_host};
 use breakable_cuda_graph::{BreakKind, BreakableCapture, CapturePool, DType, Result, Tensor, active_forward, eager};
 use clap::Parser;
+use report::{ARMS, Measured, Report};
 use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
@@ -130,13 +133,13 @@ fn main() -> std::result::Result<(), Failure> {
     context.with_current(|| -> std::result::Result<(), Failure> {
         for &size in &arguments.size {
             let layers = Layers::new(&ops, &stream, size.sizes(), 1)?;
-            report.begin(size);
+            report.begin(size.name(), size.sizes());
             for &rows in &arguments.rows {
                 let setup = Setup::new(&layers, product, &ops, &stream, rows as usize)?;
                 let mut arms = setup.arms()?;
                 setup.compare(&mut arms)?;
                 let measured = if arguments.check { None } else { Some(setup.measure(&mut arms, arguments.blocks)?) };
-                report.rows(size, rows, measured.as_ref());
+                report.rows(size.name(), size.sizes(), rows, measured.as_ref());
             }
         }
         Ok(())
@@ -156,17 +159,8 @@ struct Setup<'m> {
 /// One way to run them.
 enum Arm<'m> {
     Eager,
-    Captured { capture: BreakableCapture<'m>, output: Tensor },
+    Captured { capture: Box<BreakableCapture<'m>>, output: Tensor },
 }
-
-/// The arms in their order, by name and the kind of their breaks.
-const ARMS: [(&str, Option<BreakKind>); 4] = [
-    ("eager", None),
-    ("live", Some(BreakKind::Live)),
-    ("recorded", Some(BreakKind::Recorded)),
-    ("frozen", Some(BreakKind::Inline)),
-];
-const FROZEN: usize = 3;
 
 impl<'m> Setup<'m> {
     fn new(
@@ -196,7 +190,7 @@ impl<'m> Setup<'m> {
             let output = active_forward(&self.batch, || {
                 capture.record(&self.stream, |scope| layers.forward(scope, &self.x, product, kind))
             })?;
-            arms.push(Arm::Captured { capture, output });
+            arms.push(Arm::Captured { capture: Box::new(capture), output });
         }
         Ok(arms)
     }
@@ -310,97 +304,4 @@ fn shorter(rows: usize) -> Vec<i32> {
 
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
-}
-
-/// Microseconds of each arm, block by block.
-#[derive(Default)]
-struct Measured {
-    blocks: usize,
-    latency: [Vec<f64>; ARMS.len()],
-    host: [Vec<f64>; ARMS.len()],
-    back_to_back: [Vec<f64>; ARMS.len()],
-}
-
-struct Report<'a> {
-    json: bool,
-    driver: String,
-    products: &'a str,
-}
-
-impl Report<'_> {
-    fn begin(&self, size: Size) {
-        if self.json {
-            return;
-        }
-        let DecoderSizes { layers, width, shards, .. } = size.sizes();
-        println!("\n{}: {layers} layers, {width} wide, one of {shards} shards", size.name());
-        println!(
-            "{:>6} {:<9} {:>11} {:>20} {:>9} {:>18} {:>13} {:>12} {:>13} {:>6}",
-            "rows",
-            "arm",
-            "latency µs",
-            "quartiles",
-            "host µs",
-            "quartiles",
-            "back to back",
-            "over frozen",
-            "back to back",
-            "equal"
-        );
-    }
-
-    fn rows(&self, size: Size, rows: u32, measured: Option<&Measured>) {
-        for (arm, (name, _)) in ARMS.iter().enumerate() {
-            let Some(measured) = measured else {
-                if self.json {
-                    println!("{}", serde_json::Value::Object(self.row(size, rows, name)));
-                } else {
-                    println!("{rows:>6} {name:<9} not measured; equal: true");
-                }
-                continue;
-            };
-            let [low, latency, high] = quartiles(&measured.latency[arm]);
-            let [host_low, host, host_high] = quartiles(&measured.host[arm]);
-            let [_, back_to_back, _] = quartiles(&measured.back_to_back[arm]);
-            let over = |times: &[Vec<f64>; ARMS.len()]| {
-                let ratios: Vec<f64> =
-                    times[arm].iter().zip(&times[FROZEN]).map(|(arm, frozen)| arm / frozen).collect();
-                quartiles(&ratios)[1]
-            };
-            let (over_latency, over_back_to_back) = (over(&measured.latency), over(&measured.back_to_back));
-            if self.json {
-                let mut row = self.row(size, rows, name);
-                let values = serde_json::json!({
-                    "blocks": measured.blocks, "latency_us_median": latency, "latency_us_quartiles": [low, high],
-                    "host_us_median": host, "host_us_quartiles": [host_low, host_high], "back_to_back_us": back_to_back,
-                    "over_frozen_latency": over_latency, "over_frozen_back_to_back": over_back_to_back,
-                });
-                row.extend(values.as_object().cloned().unwrap_or_default());
-                println!("{}", serde_json::Value::Object(row));
-            } else {
-                let (spread, host_spread) =
-                    (format!("{low:.1} to {high:.1}"), format!("{host_low:.1} to {host_high:.1}"));
-                println!(
-                    "{rows:>6} {name:<9} {latency:>11.1} {spread:>20} {host:>9.1} {host_spread:>18} {back_to_back:>13.1} {over_latency:>12.4} {over_back_to_back:>13.4} {:>6}",
-                    "true"
-                );
-            }
-        }
-    }
-
-    /// What each row of JSON has. It is only printed where the arms are equal.
-    fn row(&self, size: Size, rows: u32, arm: &str) -> serde_json::Map<String, serde_json::Value> {
-        let row = serde_json::json!({
-            "bench": "forward", "size": size.name(), "layers": size.sizes().layers, "rows": rows, "arm": arm, "driver": self.driver,
-            "products": self.products, "equal": true,
-        });
-        row.as_object().cloned().unwrap_or_default()
-    }
-}
-
-/// Lower quartile, median and upper quartile.
-fn quartiles(values: &[f64]) -> [f64; 3] {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])
 }

@@ -17,6 +17,7 @@ typedef unsigned long long bcg_u64;
 #define BCG_ADDRESS(parameters) (&(parameters))
 #define BCG_UNROLL _Pragma("unroll")
 #define BCG_ROLLED _Pragma("unroll 1")
+#define BCG_UNROLL_TWICE _Pragma("unroll 2")
 #define BCG_LANES 32
 #else
 #include "host.h"

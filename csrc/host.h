@@ -23,6 +23,7 @@
 #define BCG_ADDRESS(parameters) (parameters)
 #define BCG_UNROLL
 #define BCG_ROLLED
+#define BCG_UNROLL_TWICE
 #define BCG_LANES 1
 
 typedef struct {

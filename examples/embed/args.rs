@@ -64,7 +64,7 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     pub driver: Choice,
     /// Use the crate's demo kernel for matrix products even where cuBLAS is found. It is looked for by the loader, in the toolkit's folder, and first
-    /// in the file or folder that the variable EMBED_CUBLAS names.
+    /// in the file or folder that the variable BCG_CUBLAS names.
     #[arg(long)]
     pub no_cublas: bool,
     /// Let cuBLAS round the factors of matrix products to TF32 for the tensor cores: faster, and less exact.

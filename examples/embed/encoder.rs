@@ -2,7 +2,7 @@
 
 use crate::batches::Packed;
 use crate::blas::Blas;
-use crate::error::{EmbedError, Result};
+use crate::error::Result;
 use crate::model_files::{Config, ModelFiles, Weights};
 use breakable_cuda_graph::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::{Context, Stream};
@@ -144,10 +144,7 @@ impl Model {
         };
         let y = empty(DType::F32, &[x.rows(), linear.weight.rows()])?;
         let stream = current_stream()?;
-        blas.product(&stream, x, &linear.weight, &y).map_err(|error| match error {
-            EmbedError::Library(error) => error,
-            other => Error::user(other),
-        })?;
+        blas.product(&stream, x, &linear.weight, &y)?;
         self.ops.add_bias(&stream, &linear.bias, &y)?;
         Ok(y)
     }

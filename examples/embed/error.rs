@@ -1,5 +1,6 @@
 //! What can go wrong, each with what to do.
 
+use crate::blas::BlasError;
 use std::path::PathBuf;
 
 /// What can go wrong.
@@ -35,10 +36,8 @@ pub enum EmbedError {
     Output(std::io::Error),
     #[error("{} can't be written: {reason}", path.display())]
     Unwritable { path: PathBuf, reason: std::io::Error },
-    #[error("{} is no cuBLAS that can be used: {reason}", path.display())]
-    NoBlas { path: PathBuf, reason: String },
-    #[error("cuBLAS: {call} returned status {status}")]
-    Blas { call: &'static str, status: i32 },
+    #[error(transparent)]
+    Blas(#[from] BlasError),
     #[error("rank {rank} of {ranks} stopped: {why}")]
     Rank { rank: usize, ranks: usize, why: String },
     #[error(transparent)]

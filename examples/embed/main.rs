@@ -5,12 +5,13 @@
 //! The exit status is 0 where all went well, 1 where a comparison that was asked for failed, and 2 where there is nothing to compare: an error, told in
 //! one line.
 
+#[path = "../support/blas.rs"]
+mod blas;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod args;
 mod batches;
-mod blas;
 mod encoder;
 mod error;
 mod golden;

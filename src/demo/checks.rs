@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::tensor::{Arg, DType, Tensor};
 
-fn shape_error(tensor: &Tensor, what: &'static str, expected: String) -> Error {
+pub(super) fn shape_error(tensor: &Tensor, what: &'static str, expected: String) -> Error {
     Error::Shape { what, expected, got: Box::new(*tensor.layout()) }
 }
 
@@ -13,13 +13,23 @@ pub(super) fn expect_dtype(tensor: &Tensor, dtype: DType, what: &'static str) ->
 
 /// An f32 tensor without gaps.
 pub(super) fn expect_contiguous(tensor: &Tensor, what: &'static str) -> Result<()> {
-    expect_dtype(tensor, DType::F32, what)?;
+    expect_contiguous_of(DType::F32, tensor, what)
+}
+
+/// A tensor of this element type without gaps.
+pub(super) fn expect_contiguous_of(dtype: DType, tensor: &Tensor, what: &'static str) -> Result<()> {
+    expect_dtype(tensor, dtype, what)?;
     if tensor.layout().is_contiguous() { Ok(()) } else { Err(shape_error(tensor, what, "a contiguous tensor".into())) }
 }
 
 /// An f32 tensor of this shape without gaps.
 pub(super) fn expect_shape(tensor: &Tensor, shape: &[usize], what: &'static str) -> Result<()> {
-    expect_dtype(tensor, DType::F32, what)?;
+    expect_shape_of(DType::F32, tensor, shape, what)
+}
+
+/// A tensor of this element type and shape without gaps.
+pub(super) fn expect_shape_of(dtype: DType, tensor: &Tensor, shape: &[usize], what: &'static str) -> Result<()> {
+    expect_dtype(tensor, dtype, what)?;
     if tensor.shape() == shape && tensor.layout().is_contiguous() {
         return Ok(());
     }
@@ -41,14 +51,19 @@ pub(super) fn optional<'a>(tensor: Option<&'a Tensor>, shape: &[usize], what: &'
 
 /// Rows and columns of an f32 matrix without gaps.
 pub(super) fn matrix(tensor: &Tensor, what: &'static str) -> Result<[usize; 2]> {
-    expect_contiguous(tensor, what)?;
+    matrix_of(DType::F32, tensor, what)
+}
+
+/// The same of this element type.
+pub(super) fn matrix_of(dtype: DType, tensor: &Tensor, what: &'static str) -> Result<[usize; 2]> {
+    expect_contiguous_of(dtype, tensor, what)?;
     match tensor.shape() {
         &[rows, columns] => Ok([rows, columns]),
         _ => Err(shape_error(tensor, what, "a matrix".into())),
     }
 }
 
-/// An f32 matrix whose rows have no gaps but may be apart.
+/// A matrix whose rows have no gaps but may be apart.
 pub(super) struct Rows {
     pub(super) rows: usize,
     pub(super) width: usize,
@@ -57,8 +72,13 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// Of f32.
     pub(super) fn of(tensor: &Tensor, what: &'static str) -> Result<Rows> {
-        expect_dtype(tensor, DType::F32, what)?;
+        Rows::of_dtype(DType::F32, tensor, what)
+    }
+
+    pub(super) fn of_dtype(dtype: DType, tensor: &Tensor, what: &'static str) -> Result<Rows> {
+        expect_dtype(tensor, dtype, what)?;
         match (tensor.shape(), tensor.strides()) {
             (&[rows, width], &[stride, step]) if step == 1 || width <= 1 => Ok(Rows { rows, width, stride }),
             _ => Err(shape_error(tensor, what, "a matrix whose rows have no gaps".into())),

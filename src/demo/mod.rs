@@ -1,15 +1,15 @@
 //! Kernels of the examples, tests and benchmarks, and operations over them. No part of what an engine needs from the crate.
 //!
 //! - `ops`: [`Ops`], with the element-wise operations and the matrix product. `encoder`: what an encoder needs beside them.
-//! - `decoder`: the memory of a decoder's prefill, without the arithmetic.
+//! - `decoder`: a decoder's sizes, the memory of its prefill, and its layers in bfloat16, with kernels and operations of their own.
 //! - `checks`: shapes and element types, checked before a kernel sees an address.
 
 mod checks;
-mod decoder;
+pub(crate) mod decoder;
 mod encoder;
 mod ops;
 
-pub use decoder::{Decoder, DecoderSizes};
+pub use decoder::{Decoder, DecoderBatch, DecoderOps, DecoderSizes, DecoderSizesError, Layers, Product};
 pub use ops::{Ops, Weight};
 
 use std::ffi::CStr;

@@ -116,7 +116,10 @@ impl Machine {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let device = || Device { used: 0, total: options.device_memory, primary: None, default_pool: None };
         // The first of a name is the one that counts.
-        let own = crate::kernels::HOST.iter().chain(crate::demo::HOST).map(|(name, host)| ((*name).to_owned(), *host));
+        let own = [crate::kernels::HOST, crate::demo::HOST, crate::demo::decoder::HOST]
+            .into_iter()
+            .flatten()
+            .map(|(name, host)| ((*name).to_owned(), *host));
         let kernels = own.chain(options.kernels.iter().cloned()).collect();
         let state = State {
             machine: id,

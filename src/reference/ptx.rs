@@ -97,7 +97,12 @@ mod tests {
 
     #[test]
     fn the_crates_own_modules_are_understood() {
-        for (ptx, host) in [(crate::kernels::PTX, crate::kernels::HOST), (crate::demo::PTX, crate::demo::HOST)] {
+        let modules = [
+            (crate::kernels::PTX, crate::kernels::HOST),
+            (crate::demo::PTX, crate::demo::HOST),
+            (crate::demo::decoder::PTX, crate::demo::decoder::HOST),
+        ];
+        for (ptx, host) in modules {
             let entries = entries(ptx.to_str().expect("text")).expect("PTX");
             let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
             let mut listed: Vec<&str> = host.iter().map(|(name, _)| *name).collect();

@@ -1,8 +1,7 @@
 //! The program as a user meets it: what it prints, what it says, and its exit status.
 
 use crate::args::Arguments;
-use crate::blas::Exports;
-use crate::error::EmbedError;
+use crate::blas::{BlasError, Exports};
 use crate::golden::Golden;
 use crate::made::{TEXT, WORDS, model};
 use crate::model_files::ModelFiles;
@@ -354,7 +353,7 @@ fn eager_and_compare_exclude_each_other() {
 fn a_named_cublas_must_be_usable() {
     let place = Place::new("cublas");
     let reason = |path: &Path| match Exports::find(Some(path)).map(|found| found.is_some()) {
-        Err(EmbedError::NoBlas { path: named, reason }) if named == path => reason,
+        Err(BlasError::Unusable { path: named, reason }) if named == path => reason,
         other => panic!("{other:?}"),
     };
     assert!(reason(&place.folder).contains("none under a known name"));

@@ -7,7 +7,7 @@
 mod args;
 #[path = "../../examples/embed/batches.rs"]
 mod batches;
-#[path = "../../examples/embed/blas.rs"]
+#[path = "../../examples/support/blas.rs"]
 mod blas;
 #[path = "../../examples/embed/encoder.rs"]
 mod encoder;

@@ -1,7 +1,8 @@
 //! The memory of a decoder without its arithmetic.
 
-use super::Ops;
+use super::DecoderSizes;
 use crate::capture::{Scope, current_stream, empty, trace};
+use crate::demo::Ops;
 use crate::driver::Stream;
 use crate::error::{Error, Result};
 use crate::pool::CapturePool;
@@ -16,43 +17,6 @@ pub struct Decoder {
     sizes: DecoderSizes,
     ops: Ops,
     marker: Tensor,
-}
-
-/// The sizes of a decoder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DecoderSizes {
-    /// Layers.
-    pub layers: usize,
-    /// Of the hidden state.
-    pub width: usize,
-    /// Of the feed-forward.
-    pub inner: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Devices that share the heads and the feed-forward.
-    pub shards: usize,
-}
-
-impl DecoderSizes {
-    /// Of a decoder of 8 billion parameters: 32 layers, 4096 wide.
-    pub fn of_8b() -> DecoderSizes {
-        DecoderSizes { layers: 32, width: 4096, inner: 14336, heads: 32, kv_heads: 8, shards: 1 }
-    }
-
-    /// Of one of 70 billion parameters, as one of eight devices has it: 80 layers, 8192 wide.
-    pub fn of_70b_eighth() -> DecoderSizes {
-        DecoderSizes { layers: 80, width: 8192, inner: 28672, heads: 64, kv_heads: 8, shards: 8 }
-    }
-
-    fn attention(&self) -> usize {
-        self.width / self.shards
-    }
-
-    fn keys(&self) -> usize {
-        self.width / self.heads * self.kv_heads / self.shards
-    }
 }
 
 impl Decoder {

@@ -36,7 +36,7 @@ struct Arguments {
     bench: bool,
 }
 
-const ARMS: [(&str, BreakKind, Launches); 3] =
+const ARMS: [(&str, BreakKind, Launches); 2] =
     [("live", BreakKind::Live, Launches::Prepared), ("recorded, changed", BreakKind::Recorded, Launches::Changing)];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -13,7 +13,9 @@ import statistics
 import subprocess
 import sys
 
-FIGURES = ("host_us_median", "latency_us_median", "back_to_back_us", "capture_ms", "ms_median")
+FIGURES = (
+    "host_us_median", "latency_us_median", "back_to_back_us", "over_frozen_latency", "over_frozen_back_to_back", "capture_ms", "ms_median", "us",
+)
 
 
 def rows(command):

@@ -41,6 +41,10 @@ pub struct CaptureOptions {
     /// The most execs of one stretch of recorded breaks, each for bodies of another shape: other nodes, as a library may have for other sizes. Beyond it
     /// a stretch is launched piece by piece.
     pub max_recorded_shapes: usize,
+    /// One in so many of a stretch's recorded breaks is launched ahead of the rest with the segments around it, so that the device begins while the other
+    /// bodies are recorded: the latency of a replay from idle is shorter by most of its host time, and there is one launch more. A stretch of fewer
+    /// breaks is one launch; with 0 all are. 8 by default.
+    pub lead_part: usize,
     /// Whether captures of the pool take turns in common execs. Those whose graphs have the same nodes, as buckets of one model do, then need the
     /// device memory of one; a replay after another capture's takes longer by a
     /// [`cuGraphExecUpdate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) of all nodes, counted in
@@ -59,6 +63,7 @@ impl Default for CaptureOptions {
             instantiate: InstantiateFlags::default(),
             plan: None,
             max_recorded_shapes: 8,
+            lead_part: 8,
             share_execs: false,
         }
     }

@@ -28,6 +28,7 @@ pub(crate) struct Recorder<'env> {
     pub(super) mode: CaptureMode,
     pub(super) execution: CaptureExecution,
     pub(super) stretches: StretchOptions,
+    lead_part: usize,
     building: RefCell<Building<'env>>,
 }
 
@@ -47,8 +48,15 @@ struct Building<'env> {
 
 impl<'env> Recorder<'env> {
     pub(super) fn new(number: u64, pool: PoolHandle, stream: Stream, source: Source, options: &CaptureOptions) -> Self {
-        let CaptureOptions { mode, execution, instantiate: flags, max_recorded_shapes, share_execs: share, .. } =
-            *options;
+        let CaptureOptions {
+            mode,
+            execution,
+            instantiate: flags,
+            max_recorded_shapes,
+            share_execs: share,
+            lead_part,
+            ..
+        } = *options;
         let stretches = StretchOptions { flags, max_variants: max_recorded_shapes.max(1), share, place: 0 };
         let building = Building {
             window: None,
@@ -58,7 +66,17 @@ impl<'env> Recorder<'env> {
             traced: Vec::new(),
             failed: false,
         };
-        Recorder { number, pool, stream, source, mode, execution, stretches, building: RefCell::new(building) }
+        Recorder {
+            number,
+            pool,
+            stream,
+            source,
+            mode,
+            execution,
+            stretches,
+            lead_part,
+            building: RefCell::new(building),
+        }
     }
 
     /// Runs a forward as a recording does, without capturing: what it asks of the pool is written down.
@@ -147,13 +165,16 @@ impl<'env> Recorder<'env> {
     fn close_stretch(&self) -> Result<()> {
         let pieces = std::mem::take(&mut self.building.borrow_mut().pieces);
         let together = self.stretches.share || pieces.iter().any(|piece| matches!(piece, Piece::Recorded(_)));
-        if together && !pieces.is_empty() {
-            let place = self.building.borrow().program.steps.len();
-            let options = StretchOptions { place, ..self.stretches };
-            let stretch =
-                Stretch::new(pieces, self.pool.recording_stream(&self.stream)?, options, &self.pool, &self.stream)?;
-            self.building.borrow_mut().program.steps.push(Step::Stretch(stretch));
-            return Ok(());
+        if together {
+            let (lead, rest) = split(pieces, self.lead_part);
+            return [lead, rest].into_iter().filter(|pieces| !pieces.is_empty()).try_for_each(|pieces| {
+                let place = self.building.borrow().program.steps.len();
+                let options = StretchOptions { place, ..self.stretches };
+                let side = self.pool.recording_stream(&self.stream)?;
+                let stretch = Stretch::new(pieces, side, options, &self.pool, &self.stream)?;
+                self.building.borrow_mut().program.steps.push(Step::Stretch(stretch));
+                Ok(())
+            });
         }
         for piece in pieces {
             if let Piece::Segment(SegmentPiece { graph, index, nodes, exec }) = piece {
@@ -407,6 +428,18 @@ pub(super) enum Next {
     Recorded,
     /// A live break, or the end.
     Other,
+}
+
+/// The pieces that are launched first: with one in `lead_part` of the recorded breaks, and what comes before the next one. And the rest.
+fn split(mut pieces: Vec<Piece<'_>>, lead_part: usize) -> (Vec<Piece<'_>>, Vec<Piece<'_>>) {
+    let breaks = pieces.iter().enumerate().filter(|(_, piece)| matches!(piece, Piece::Recorded(_)));
+    let places: Vec<usize> = breaks.map(|(place, _)| place).collect();
+    let lead = places.len().checked_div(lead_part).unwrap_or(0);
+    let rest = match places.get(lead) {
+        Some(&next) if lead > 0 => pieces.split_off(next),
+        _ => Vec::new(),
+    };
+    (pieces, rest)
 }
 
 pub(super) fn why_segment_failed(failed: &Failed) -> Error {

@@ -1,5 +1,7 @@
 //! Recorded and inline breaks: one exec between live breaks, with bodies that are patched in.
 
+#[path = "../../examples/support/blas.rs"]
+mod blas;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -7,6 +9,7 @@ mod faults;
 mod inline;
 mod model;
 mod paths;
+mod product;
 mod refused;
 mod shared;
 mod soak;

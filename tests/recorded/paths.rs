@@ -53,6 +53,24 @@ fn live_and_recorded_breaks_in_any_order() {
     });
 }
 
+/// A part of the breaks is launched ahead of the others, whose bodies are recorded meanwhile.
+#[test]
+fn a_lead_is_launched_before_the_rest() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let kinds = [Recorded; 9];
+        for (lead_part, launches) in [(0, 1), (1, 1), (2, 2), (8, 2), (9, 2), (10, 1)] {
+            let mut options = CaptureOptions::default().share_execs(lead_part == 2);
+            options.lead_part = lead_part;
+            let mut captured = Captured::new(&rig, &kinds, options);
+            assert_eq!(captured.capture.num_launches(), launches, "one in {lead_part}");
+            for (factor, kernels) in [(0.5, 2), (-1.5, 2), (0.25, 3)] {
+                captured.check(Live { kernels, ..Live::new(factor) }, (kernels == 3).then_some(5));
+            }
+        }
+    });
+}
+
 /// Fewer valid rows add a scrub to each body: other nodes, another exec. Both are kept.
 #[test]
 fn padded_tails_are_zero_and_have_an_exec_of_their_own() {

@@ -36,8 +36,11 @@ struct Arguments {
     bench: bool,
 }
 
-const ARMS: [(&str, BreakKind, Launches); 2] =
-    [("live", BreakKind::Live, Launches::Prepared), ("recorded, changed", BreakKind::Recorded, Launches::Changing)];
+const ARMS: [(&str, BreakKind, Launches); 3] = [
+    ("live", BreakKind::Live, Launches::Prepared),
+    ("recorded, changed", BreakKind::Recorded, Launches::Changing),
+    ("one frozen graph", BreakKind::Inline, Launches::Prepared),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();

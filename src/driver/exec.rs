@@ -148,16 +148,33 @@ impl GraphExec {
 
     /// Gives a kernel node another launch
     /// ([`cuGraphExecKernelNodeSetParams`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). Launches that are under way are not
-    /// touched. The context is to be current, as the guard shows: the driver crashes where none is.
+    /// touched. `false` where the driver refuses as the node can't become that. The context is to be current, as the guard shows: the driver crashes where
+    /// none is.
     ///
     /// # Safety
     /// The node is a kernel of the graph that this exec was made from, which is still there; the launch's parameters are those of its function.
-    pub(crate) unsafe fn set_kernel(&self, _bound: &Bound<'_>, node: Node, launch: NotedLaunch<'_>) -> Result<()> {
+    pub(crate) unsafe fn set_kernel(&self, _bound: &Bound<'_>, node: Node, launch: NotedLaunch<'_>) -> Result<bool> {
+        let before = first_failure::get();
         // SAFETY: live handles; the caller vouches for the rest.
-        launch.with_node_parameters(|parameters| unsafe {
+        let set = launch.with_node_parameters(|parameters| unsafe {
             self.context.driver().cuGraphExecKernelNodeSetParams_v2(self.raw, node.0, parameters)
-        })?;
-        Ok(())
+        });
+        match set {
+            Ok(()) => Ok(true),
+            // A function of another kind: with launches of its own on the device, or in clusters.
+            Err(error)
+                if matches!(
+                    error.code(),
+                    CUresult::CUDA_ERROR_INVALID_VALUE
+                        | CUresult::CUDA_ERROR_NOT_SUPPORTED
+                        | CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+                ) =>
+            {
+                first_failure::set(before);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Gives all nodes the parameters of another graph's

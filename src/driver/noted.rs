@@ -8,7 +8,7 @@ use core::ffi::c_void;
 pub(crate) const MAX_PARAMETERS: usize = 32;
 
 /// Launches in order, with the values of their parameters. Cleared and filled anew without allocating.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Noted {
     launches: Vec<Launch>,
     /// Where each parameter begins in `words`.
@@ -17,7 +17,7 @@ pub(crate) struct Noted {
     words: Vec<u64>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 struct Launch {
     function: CUfunction,
     config: LaunchConfig,
@@ -67,6 +67,14 @@ impl Noted {
         self.launches.clear();
         self.starts.clear();
         self.words.clear();
+    }
+
+    /// Becomes equal to another, in the room that there is.
+    pub(crate) fn become_like(&mut self, other: &Noted) {
+        self.clear();
+        self.launches.extend_from_slice(&other.launches);
+        self.starts.extend_from_slice(&other.starts);
+        self.words.extend_from_slice(&other.words);
     }
 
     /// How many there are.

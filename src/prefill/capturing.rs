@@ -7,7 +7,7 @@ use super::ranks::RanksError;
 use super::runner::{Power, PrefillRunner};
 use super::spec::check_outputs;
 use super::store::Captured;
-use crate::capture::{BreakableCapture, CaptureExecution, CaptureOptions, active_forward, eager};
+use crate::capture::{BreakableCapture, CaptureExecution, CaptureOptions, ReplayOptions, active_forward, eager};
 use crate::driver::Stream;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -159,7 +159,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         Ok(inputs.for_rows(&self.declared, bucket))
     }
 
-    /// Warm-ups, the recording, and a smoke replay. A batch that captures at first use is replayed by its caller anyway.
+    /// Warm-ups, the recording, and smoke replays. A batch that captures at first use is replayed by its caller anyway.
     fn record(
         &self,
         stream: &Stream,
@@ -193,6 +193,10 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let outputs = outputs.iter().map(|output| output.unheld(self.pool.handle().as_kept())).collect();
         if !run_through {
             let _ = capture.replay(stream)?;
+            if capture.recorded_stats().execs > 0 && bucket > 1 {
+                // Bodies that scrub padding have other nodes: no batch is the first to need an exec for them.
+                let _ = capture.replay_with(stream, ReplayOptions::default().valid_rows(bucket - 1))?;
+            }
             stream.synchronize()?;
         }
         let taken = free.saturating_sub(self.context.memory_info()?.free);

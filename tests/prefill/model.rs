@@ -4,7 +4,7 @@ use crate::support::{Rig, random_values};
 use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::prefill::{Batch, Feed, InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
-use breakable_cuda_graph::{DType, Error, Result, Scope, Tensor, current_stream};
+use breakable_cuda_graph::{BreakKind, BreakOptions, DType, Error, Result, Scope, Tensor, current_stream};
 use std::borrow::Cow;
 
 pub const WIDTH: usize = 8;
@@ -28,6 +28,8 @@ pub struct Small {
     pub wrong: Wrong,
     /// An index input without a tail rule.
     pub without_tail: bool,
+    /// What its breaks are.
+    pub kind: BreakKind,
 }
 
 /// How the forward misbehaves.
@@ -61,6 +63,7 @@ impl Small {
             weights: [table(4, WIDTH)?, table(5, WIDTH)?],
             wrong: Wrong::Nothing,
             without_tail: false,
+            kind: BreakKind::Live,
         })
     }
 }
@@ -112,7 +115,8 @@ impl PrefillModel for Small {
                     _ => {}
                 }
             }
-            let attended = scope.break_point(["first", "second"][layer], [&product], move |b| {
+            let options = BreakOptions::new(["first", "second"][layer]).kind(self.kind);
+            let attended = scope.break_point(options, [&product], move |b| {
                 let x = b.input(0)?;
                 let y = b.tensor(DType::F32, x.shape())?;
                 // Rows that attention does not write are as bad as can be.

@@ -4,13 +4,14 @@ use crate::model::{Owned, Small, WIDTH};
 use crate::support::{Rig, for_each_driver, random_values, reference};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{Batch, CaptureWhen, Feed};
-use breakable_cuda_graph::{Error, Tensor};
+use breakable_cuda_graph::{BreakKind, Error, Tensor};
 
 const LADDER: [usize; 7] = [1, 3, 4, 8, 13, 21, 32];
 
-/// A thousand batches of random sizes over all buckets, for some seeds with execs that the buckets share, with all static inputs and all rows that attention does not write poisoned before each.
+/// A thousand batches of random sizes over all buckets, for some seeds with recorded breaks and with execs that the buckets share, with all static inputs and all rows that attention does not write poisoned before each.
 fn a_thousand_batches(rig: &Rig, seed: u64) {
-    let model = Small::new(rig);
+    let mut model = Small::new(rig);
+    model.kind = if seed % 2 == 1 { BreakKind::Recorded } else { BreakKind::Live };
     let mut runner = runner(rig, &model, buckets(&LADDER).share_execs(seed % 4 == 3));
     runner.capture_all(&rig.stream, |_| {}).expect("all captured");
     let poison: Vec<_> = runner.inputs().iter().map(|input| vec![f32::NAN; input.elements()]).collect();
@@ -39,7 +40,7 @@ fn a_thousand_batches(rig: &Rig, seed: u64) {
 #[test]
 fn a_thousand_batches_in_random_order_equal_eager() {
     if cfg!(feature = "driver-tests") {
-        for seed in [1, 3] {
+        for seed in 0..4 {
             a_thousand_batches(&Rig::new(&crate::support::driver()), seed);
         }
         return;

@@ -18,8 +18,8 @@ fn scenario(rig: &Rig) -> Result<Vec<f32>> {
     let first = captured.replay(Live::new(2.0), None)?;
     captured.replay(Live::new(2.0), None)?;
     captured.replay(Live { kernels: 3, ..Live::new(2.0) }, None)?;
-    captured.replay(Live { copies: true, ..Live::new(2.0) }, None)?;
-    captured.replay(Live { copies: true, ..Live::new(3.0) }, None)?;
+    captured.replay(Live { copies: 7, ..Live::new(2.0) }, None)?;
+    captured.replay(Live { copies: 7, ..Live::new(3.0) }, None)?;
     captured.replay(Live { kernels: 4, ..Live::new(2.0) }, Some(ROWS - 1))?;
     Ok(first)
 }

@@ -18,13 +18,13 @@ pub struct Live {
     pub kernels: usize,
     /// Temporaries of each body.
     pub temporaries: usize,
-    /// Whether each body has a copy, which is not one of the launches that are compared as data: such a body is captured.
-    pub copies: bool,
+    /// A bit for each break whose body has a copy, which is not one of the launches that are compared as data: such a body is captured.
+    pub copies: u32,
 }
 
 impl Live {
     pub fn new(factor: f32) -> Live {
-        Live { factor, kernels: 2, temporaries: 1, copies: false }
+        Live { factor, kernels: 2, temporaries: 1, copies: 0 }
     }
 }
 
@@ -42,7 +42,8 @@ pub fn body(rig: &Rig, b: &Break<'_>) -> Result<Tensor> {
         Some(handoff) => handoff,
         None => b.tensor(DType::F32, h.shape())?,
     };
-    if live.copies {
+    let number: u32 = b.name().trim_start_matches("break ").parse().unwrap_or(0);
+    if live.copies & (1 << number) != 0 {
         // SAFETY: two tensors of the same size, which are live whenever the break runs.
         unsafe { copy_device_to_device(y.address(), h.address(), y.extent_bytes(), b.stream())? };
         h = y.clone();

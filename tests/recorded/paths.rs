@@ -115,7 +115,12 @@ fn random_replays_equal_eager() {
     let mut captured = Captured::new(&rig, &[Recorded, Alive, Recorded], options);
     for values in random_values(11, 400).chunks(4) {
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| (values[at].abs() * 97.0) as usize);
-        let live = Live { factor: values[0] * 4.0, kernels: 1 + a % 4, temporaries: b % 3, copies: (a + c) % 5 == 0 };
+        let live = Live {
+            factor: values[0] * 4.0,
+            kernels: 1 + a % 4,
+            temporaries: b % 3,
+            copies: if a % 3 == 0 { c as u32 % 8 } else { 0 },
+        };
         let valid = (c % 3 > 0).then_some(d % (ROWS + 1));
         captured.check(live, valid);
     }

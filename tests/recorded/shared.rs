@@ -25,7 +25,8 @@ fn captures_take_turns_and_each_is_right() {
         for kinds in [[Recorded; 3], [Alive; 3], [Recorded, Alive, Recorded]] {
             let mut captures: Vec<_> = (0..3).map(|_| Captured::new(&rig, &kinds, shared())).collect();
             for (turn, index) in [0, 1, 2, 2, 0, 1, 1, 0, 1, 2, 0, 2, 0, 1].into_iter().enumerate() {
-                let live = Live { kernels: 1 + turn % 2, copies: turn % 7 == 5, ..Live::new(turn as f32) };
+                let live =
+                    Live { kernels: 1 + turn % 2, copies: if turn % 7 == 5 { 5 } else { 0 }, ..Live::new(turn as f32) };
                 captures[index].check(live, (turn % 3 == 1).then_some(4));
             }
             let switched: u64 = captures.iter().map(|captured| captured.capture.recorded_stats().switched).sum();

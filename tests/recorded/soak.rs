@@ -15,7 +15,12 @@ fn a_thousand_random_batches_equal_eager_and_counters_add_up() {
     let batches = if rig.is_reference() { 250 } else { 1000 };
     for values in random_values(23, batches * 4).chunks(4) {
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| (values[at].abs() * 89.0) as usize);
-        let live = Live { factor: values[0] * 3.0, kernels: 1 + a % 3, temporaries: b % 2, copies: b % 9 == 0 };
+        let live = Live {
+            factor: values[0] * 3.0,
+            kernels: 1 + a % 3,
+            temporaries: b % 2,
+            copies: if b % 5 == 0 { c as u32 / 2 % 4 } else { 0 },
+        };
         captured.check(live, (c % 2 > 0).then_some(d % (ROWS + 1)));
     }
     let stats = captured.capture.recorded_stats();

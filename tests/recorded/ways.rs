@@ -4,6 +4,7 @@ use crate::model::{Captured, Live};
 use crate::support::{Rig, assert_same, driver, for_each_driver};
 use breakable_cuda_graph::BreakKind::Recorded;
 use breakable_cuda_graph::driver::{Event, InstantiateFlags, Kernel, LaunchConfig, Stream};
+use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
     Break, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, Result, Tensor, active_forward,
@@ -147,6 +148,25 @@ fn unchanged_launches_cost_no_call() {
     assert_eq!(made, [0, 0, 0, 2, 2], "one empty capture and one launch a replay");
     let stats = capture.recorded_stats();
     assert_eq!((stats.patched, stats.unchanged, stats.execs), (0, 6, 1), "{stats:?}");
+}
+
+/// The driver refuses to make some functions of others in an exec: such a body has an exec of its own.
+#[test]
+fn a_launch_that_a_node_can_not_become_is_in_another_exec() {
+    let driver = driver().watched();
+    let rig = Rig::new(&driver);
+    let watch = driver.watch().expect("a watched driver");
+    let mut captured = Captured::new(&rig, &[Recorded; 3], CaptureOptions::default());
+    captured.check(Live::new(2.0), None);
+    let call = Some(Call::cuGraphExecKernelNodeSetParams_v2);
+    for (round, after) in [0, 1, 2].into_iter().enumerate() {
+        watch.fail(Fault { call, after, code: CUresult::CUDA_ERROR_INVALID_VALUE });
+        captured.check(Live::new(3.0 + round as f32), None);
+        assert_eq!(watch.heal().len(), 1);
+        captured.check(Live::new(-1.0 - round as f32), None);
+    }
+    let stats = captured.capture.recorded_stats();
+    assert_eq!((stats.rebuilt, stats.fell_back), (1, 0), "later ones fit the other exec: {stats:?}");
 }
 
 /// An operation that passes over the error of a call which breaks the capture is named, and the next replay is right.

@@ -69,13 +69,13 @@ impl Slot {
     /// The nodes were made with this body.
     fn made_with(&mut self, work: &Work) {
         if let (Slot::Launches { held, known, .. }, Work::Launches(noted)) = (self, work) {
-            held.clone_from(noted);
+            held.become_like(noted);
             *known = true;
         }
     }
 
     /// Puts a body in, which it has room for. `all`: the nodes that address the exec.
-    fn patch(&mut self, (exec, bound): (&GraphExec, &Bound<'_>), all: &[Node], work: &mut Work) -> Result<Patched> {
+    fn patch(&mut self, (exec, bound): (&GraphExec, &Bound<'_>), all: &[Node], work: &Work) -> Result<Patched> {
         match (self, work) {
             (Slot::Launches { nodes, held, known }, Work::Launches(noted)) => {
                 let mut changed = false;
@@ -86,14 +86,16 @@ impl Slot {
                     let before = before.next();
                     if !was_known || before != Some(launch) {
                         // SAFETY: the variant's own node or its counterpart in the exec's source, and a launch with its kernel's own parameters.
-                        unsafe { exec.set_kernel(bound, *node, launch)? };
+                        if !unsafe { exec.set_kernel(bound, *node, launch)? } {
+                            return Ok(Patched::Refused);
+                        }
                         changed = true;
                     }
                 }
                 drop(before);
                 *known = true;
                 if changed {
-                    std::mem::swap(held, noted);
+                    held.become_like(noted);
                 }
                 Ok(if changed { Patched::Changed } else { Patched::Unchanged })
             }
@@ -231,8 +233,8 @@ fn put_and_launch(
     let bound = exec.context().bind()?;
     let mut counted = RecordedStats::default();
     for (slot, piece) in slots.iter_mut().zip(recorded(pieces)) {
-        let Some(body) = &mut piece.body else { return Err(Error::Poisoned) };
-        match slot.patch((exec, &bound), nodes, &mut body.work) {
+        let Some(body) = &piece.body else { return Err(Error::Poisoned) };
+        match slot.patch((exec, &bound), nodes, &body.work) {
             Ok(Patched::Unchanged) => counted.unchanged += 1,
             Ok(Patched::Changed) => counted.patched += 1,
             Ok(Patched::Refused) => return Ok(false),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs programs in alternation, and prints the median of each figure over the rounds, side by side.
 
-    benches/peers/alternate.py [--rounds 5] COMMAND COMMAND ...
+    benches/peers/alternate.py [--rounds 5] [--json FILE] COMMAND COMMAND ...
 
 Each command is one argument, and prints one JSON object a row, as the benches do with --json. Rows are the same where everything but their figures is.
 """
@@ -27,25 +27,38 @@ def rows(command):
             yield json.loads(line)
 
 
+def identity(row):
+    """What a row is of: the bench, the program's size, and the arm."""
+    if "break_kernels" in row:
+        program = "{segments}x{kernels}+{break_kernels}".format(**row)
+    else:
+        program = " ".join(str(row[key]) for key in ("size", "rows") if key in row)
+    return row["bench"], program, row.get("arm") or row.get("breaks") or row.get("single") or ""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", help="also write one JSON object a row to this file, for the bench `chart`")
     parser.add_argument("commands", nargs="+")
     arguments = parser.parse_args()
     found = {}
     for _ in range(arguments.rounds):
         for number, command in enumerate(arguments.commands):
             for row in rows(command):
-                names = [row[key] for key in ("bench", "size", "rows", "arm", "breaks", "single") if key in row]
-                figures = found.setdefault((number, " ".join(str(name) for name in names)), {})
+                figures = found.setdefault((number, *identity(row)), {})
                 for key in FIGURES:
                     if isinstance(row.get(key), (int, float)):
                         figures.setdefault(key, []).append(row[key])
+    medians = {key: {of: statistics.median(values) for of, values in figures.items()} for key, figures in found.items()}
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            for (number, bench, program, arm), figures in medians.items():
+                file.write(json.dumps({"command": number, "bench": bench, "program": program, "arm": arm, **figures}) + "\n")
     for number, command in enumerate(arguments.commands):
         print(f"{number}: {command}")
-    for (number, name), figures in found.items():
-        cells = (f"{key} {statistics.median(values):.2f}" for key, values in figures.items())
-        print(f"{number} {name:<44}", "  ".join(cells))
+    for (number, bench, program, arm), figures in medians.items():
+        print(f"{number} {bench} {program:<14} {arm:<34}", "  ".join(f"{of} {median:.2f}" for of, median in figures.items()))
 
 
 if __name__ == "__main__":

@@ -215,8 +215,8 @@ def main():
     with torch.no_grad():
         if arguments.command == "program":
             x = torch.ones(arguments.elements, device=device)
-            row = {"bench": "replay", "segments": arguments.segments, "kernels": arguments.kernels}
-            arms(arguments, lambda recorder: program(recorder, x, arguments), row)
+            row = {key: getattr(arguments, key) for key in ("segments", "kernels", "break_kernels")}
+            arms(arguments, lambda recorder: program(recorder, x, arguments), {"bench": "replay", **row})
             return
         for size in arguments.size:
             layers = Layers(size, device)

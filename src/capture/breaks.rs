@@ -15,9 +15,11 @@ pub enum BreakKind {
     /// On every replay, between two launches. It may do anything: allocate, synchronise, read results on the host.
     #[default]
     Live,
-    /// On every replay, before the launch: it only enqueues work on the break's stream, which is recorded anew each time and patched into one exec together
+    /// On every replay, before the launch: it only enqueues work on the break's stream, which is recorded anew each time and put into one exec together
     /// with the segments around it. Host values that it reads (the forward context, the valid rows) are live; device data is not there yet when it
-    /// runs. It may run more than once in a replay, and twice when it is captured.
+    /// runs. Where it only launches kernels through the crate, the launches are compared as data and those that differ are set on the exec's nodes;
+    /// anything else (a library's launches, copies, a fork) takes a stream capture of the body, which costs a few times as much. It may run more than once in
+    /// a replay, and up to three times when it is captured.
     Recorded,
     /// Once, at capture time, as part of the segment: for work that is the same on every replay.
     Inline,

@@ -38,5 +38,6 @@ pub use graph::{Graph, NodeCounts};
 pub use launch::LaunchConfig;
 pub use memory_pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 pub use mode::CaptureMode;
+pub(crate) use module::is_module;
 pub use module::{Kernel, Module, ParameterInfo};
 pub use stream::{Stream, StreamKind, StreamOptions};

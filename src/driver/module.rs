@@ -280,6 +280,11 @@ impl Kernel {
     }
 }
 
+/// Whether what is kept is a module.
+pub(crate) fn is_module(kept: &Kept) -> bool {
+    kept.is::<ModuleInner>()
+}
+
 /// Copies the values that the pointers name.
 ///
 /// # Safety

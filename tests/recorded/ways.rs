@@ -3,6 +3,7 @@
 use crate::model::{Captured, Live};
 use crate::support::{Rig, assert_same, driver, for_each_driver};
 use breakable_cuda_graph::BreakKind::Recorded;
+use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::{Event, InstantiateFlags, Kernel, LaunchConfig, Stream};
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
@@ -186,6 +187,41 @@ fn a_body_that_breaks_the_capture_and_goes_on_is_named() {
         active_forward(&Way::Launch, || capture.replay(&rig.stream).map(|_| ())).expect("a replay");
         assert_same(&rig.read(&out), &expected);
     }
+}
+
+/// A node's former function stays loaded as long as the exec: the driver may look at it.
+#[test]
+fn modules_of_earlier_bodies_stay() {
+    let driver = driver().watched();
+    let rig = Rig::new(&driver);
+    let x = rig.random(1, &[4]);
+    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let first = Ops::load(&rig.context).expect("a module");
+    let out = active_forward(&first, || {
+        capture.record(&rig.stream, |scope| {
+            let h = rig.ops.scale(&x, 2.0)?;
+            let handoff = rig.ops.empty_like(&h)?;
+            scope.break_here(BreakOptions::new("which").recorded(), handoff, [&h], move |b| {
+                let y = b.output(0).ok_or(Error::NoForward)?;
+                b.forward_ctx::<Ops>()?.scale_into(b.stream(), b.input(0)?, 3.0, &y)?;
+                Ok(y)
+            })
+        })
+    });
+    let out = out.expect("a recording");
+    drop(first);
+    let watch = driver.watch().expect("a watched driver");
+    let unloaded = watch.count(Call::cuModuleUnload);
+    for _ in 0..3 {
+        let other = Ops::load(&rig.context).expect("a module");
+        active_forward(&other, || capture.replay(&rig.stream).map(|_| ())).expect("a replay");
+        drop(other);
+        let expected: Vec<f32> = rig.read(&x).iter().map(|x| 6.0 * x).collect();
+        assert_same(&rig.read(&out), &expected);
+    }
+    assert_eq!(watch.count(Call::cuModuleUnload), unloaded);
+    drop(capture);
+    assert_eq!(watch.count(Call::cuModuleUnload), unloaded + 4);
 }
 
 /// Nodes made of notes would have no priority of their own.

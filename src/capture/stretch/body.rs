@@ -10,8 +10,8 @@ use super::super::program::BreakStep;
 use super::super::recorder::why_segment_failed;
 use super::scratch::Scratch;
 use crate::driver::noted::Noted;
-use crate::driver::window::{Failed, Kept, Section, Window};
-use crate::driver::{CaptureMode, Graph, Stream};
+use crate::driver::window::{Failed, Kept, Section, Window, keep};
+use crate::driver::{CaptureMode, Graph, Stream, is_module};
 use crate::error::{Error, Result};
 use crate::pool::PoolHandle;
 use crate::sys::CUresult;
@@ -36,6 +36,8 @@ pub(in crate::capture) struct RecordedPiece<'env> {
     pub(super) body: Option<Body>,
     /// What the body in the exec refers to.
     kept: Vec<Kept>,
+    /// Modules of earlier bodies: a driver may look at a node's former function when it gets another one.
+    modules: Vec<Kept>,
     /// Room for the next body.
     spare: Section,
 }
@@ -61,7 +63,8 @@ impl<'env> RecordedPiece<'env> {
         recording: u64,
         notes: bool,
     ) -> RecordedPiece<'env> {
-        RecordedPiece { step, scratch, recording, notes, body: None, kept: Vec::new(), spare: Section::default() }
+        let (kept, modules) = (Vec::new(), Vec::new());
+        RecordedPiece { step, scratch, recording, notes, body: None, kept, modules, spare: Section::default() }
     }
 
     /// Opens a capture to record in.
@@ -154,7 +157,9 @@ impl<'env> RecordedPiece<'env> {
         let same = self.kept.len() == kept.len() && self.kept.iter().zip(&kept).all(|(old, new)| Arc::ptr_eq(old, new));
         if !same {
             std::mem::swap(&mut self.kept, &mut kept);
-            retired.append(&mut kept);
+            for old in kept.drain(..) {
+                if is_module(&old) { keep(&mut self.modules, &old) } else { retired.push(old) }
+            }
         }
         kept.clear();
         if let Work::Launches(noted) = work {
@@ -165,6 +170,7 @@ impl<'env> RecordedPiece<'env> {
     /// Takes what the body in the exec refers to.
     pub(super) fn take_kept(&mut self, into: &mut Vec<Kept>) {
         into.append(&mut self.kept);
+        into.append(&mut self.modules);
     }
 }
 

@@ -37,7 +37,7 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
-    /// A recorded break did what only a live one may do. Nothing of its stretch was launched; the capture can be replayed again.
+    /// A recorded break did what only a live one may do. It was not launched, nor was anything after it; the capture can be replayed again.
     #[error(
         "break {index} ({name:?}) can't be recorded: {source}; a recorded break only enqueues work on its stream: take out what allocates, synchronises or queries, or make the break live"
     )]

@@ -205,8 +205,8 @@ impl Kernel {
     /// [`ContextMismatch`](crate::Error::ContextMismatch) when stream and kernel belong to different contexts, and what the driver returns.
     ///
     /// # Safety
-    /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel reads and writes through
-    /// pointers among them is valid device memory whenever the work runs; for a recorded launch, at every replay.
+    /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel
+    /// reads and writes through pointers among them is valid device memory whenever the work runs; for a recorded launch, at every replay.
     #[inline]
     pub unsafe fn launch_raw(
         &self,

@@ -1,7 +1,7 @@
 //! Padded tails: scrubbing them, landing a break's result with its tail zeroed, and slicing to the real rows.
 
 use super::owned::Tensor;
-use crate::driver::{Stream, window};
+use crate::driver::Stream;
 use crate::error::{Error, Result};
 use crate::kernels::{self, TensorDesc};
 
@@ -38,9 +38,7 @@ fn launch_scrub(stream: &Stream, batch: &kernels::ScrubBatch) -> Result<()> {
     let Some(launch) = batch.launch() else { return Ok(()) };
     let library = stream.context().library()?;
     // SAFETY: the parameters describe live tensors of the stream's context.
-    unsafe { library.scrub(stream, &launch)? };
-    window::operation(|_| {});
-    Ok(())
+    unsafe { library.scrub(stream, &launch) }
 }
 
 /// The leading `rows` rows of each tensor, as views and in order. Absent tensors stay absent; those with no more rows come back as they are.

@@ -15,7 +15,9 @@ mod support;
 use blas::Blas;
 use breakable_cuda_graph::demo::{DecoderBatch, DecoderOps, DecoderSizes, Layers, Product};
 use breakable_cuda_graph::driver::{Event, EventFlags, Stream, copy_device_to_host};
-use breakable_cuda_graph::{BreakKind, BreakableCapture, CapturePool, DType, Result, Tensor, active_forward, eager};
+use breakable_cuda_graph::{
+    BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Result, Tensor, active_forward, eager,
+};
 use clap::Parser;
 use report::{ARMS, Measured, Report};
 use std::time::{Duration, Instant};
@@ -185,7 +187,10 @@ impl<'m> Setup<'m> {
         drop(self.run(&mut arms[0])?);
         self.stream.synchronize()?;
         for kind in ARMS.iter().filter_map(|(_, kind)| *kind) {
-            let mut capture = BreakableCapture::on_pool(&self.pool)?;
+            let mut options = CaptureOptions::default();
+            // The frozen graph is the driver's own, as a plain capture gives it.
+            options.zero_by_kernels = kind != BreakKind::Inline;
+            let mut capture = BreakableCapture::with_options(&self.pool, options)?;
             let (layers, product) = (self.layers, self.product);
             let output = active_forward(&self.batch, || {
                 capture.record(&self.stream, |scope| layers.forward(scope, &self.x, product, kind))

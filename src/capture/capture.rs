@@ -45,6 +45,10 @@ pub struct CaptureOptions {
     /// bodies are recorded: the latency of a replay from idle is shorter by most of its host time, and there is one launch more. A stretch of fewer
     /// breaks is one launch; with 0 all are. 8 by default.
     pub lead_part: usize,
+    /// Whether memset nodes of segments that make up to 1 MiB of device memory zero become kernel nodes. The driver launches a graph of kernels in a few
+    /// microseconds of host time; each memset costs it 1 to 2 more at every launch, and libraries enqueue them (cuBLAS zeroes the counters of some of
+    /// its products). On by default; they stay where node priorities are asked for, and where the driver can't tell a graph's edges.
+    pub zero_by_kernels: bool,
     /// Whether captures of the pool take turns in common execs. Those whose graphs have the same nodes, as buckets of one model do, then need the
     /// device memory of one; a replay after another capture's takes longer by a
     /// [`cuGraphExecUpdate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) of all nodes, counted in
@@ -64,6 +68,7 @@ impl Default for CaptureOptions {
             plan: None,
             max_recorded_shapes: 8,
             lead_part: 8,
+            zero_by_kernels: true,
             share_execs: false,
         }
     }

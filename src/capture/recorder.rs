@@ -29,6 +29,7 @@ pub(crate) struct Recorder<'env> {
     pub(super) execution: CaptureExecution,
     pub(super) stretches: StretchOptions,
     lead_part: usize,
+    zero_by_kernels: bool,
     building: RefCell<Building<'env>>,
 }
 
@@ -55,6 +56,7 @@ impl<'env> Recorder<'env> {
             max_recorded_shapes,
             share_execs: share,
             lead_part,
+            zero_by_kernels,
             ..
         } = *options;
         let stretches = StretchOptions { flags, max_variants: max_recorded_shapes.max(1), share, place: 0 };
@@ -75,6 +77,8 @@ impl<'env> Recorder<'env> {
             execution,
             stretches,
             lead_part,
+            // A kernel node that is made here has no priority.
+            zero_by_kernels: zero_by_kernels && !flags.contains(InstantiateFlags::USE_NODE_PRIORITY),
             building: RefCell::new(building),
         }
     }
@@ -142,10 +146,15 @@ impl<'env> Recorder<'env> {
             building.program.kept.extend(captured.kept);
         }
         // SAFETY: the capture that ended has handed the graph over.
-        let graph = unsafe { Graph::from_raw(self.stream.context(), captured.graph) };
-        let nodes = graph.node_counts()?;
+        let mut graph = unsafe { Graph::from_raw(self.stream.context(), captured.graph) };
+        let mut nodes = graph.node_counts()?;
         if nodes.memory > 0 {
             return Err(Error::MemoryNodes { count: nodes.memory });
+        }
+        if nodes.memsets > 0 && self.zero_by_kernels {
+            let replaced = graph.zero_by_kernels()?;
+            nodes.memsets -= replaced;
+            nodes.kernels += replaced;
         }
         self.building.borrow_mut().program.nodes += nodes;
         self.pool.settle()?;

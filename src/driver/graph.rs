@@ -131,16 +131,28 @@ impl Graph {
     /// # Safety
     /// The launch's parameters are those of its function.
     pub(crate) unsafe fn add_kernel(&mut self, launch: NotedLaunch<'_>, after: Option<Node>) -> Result<Node> {
-        let _bound = self.context.bind()?;
         let after = after.map(|node| node.0);
-        let (dependencies, count) = (after.as_ref().map_or(core::ptr::null(), core::ptr::from_ref), after.iter().len());
+        // SAFETY: the caller vouches for the parameters.
+        unsafe { self.add_kernel_after(launch, after.as_slice()).map(Node) }
+    }
+
+    /// The same after any number of nodes of this graph.
+    ///
+    /// # Safety
+    /// The launch's parameters are those of its function.
+    pub(super) unsafe fn add_kernel_after(
+        &mut self,
+        launch: NotedLaunch<'_>,
+        after: &[CUgraphNode],
+    ) -> Result<CUgraphNode> {
+        let _bound = self.context.bind()?;
         let mut node = core::ptr::null_mut();
-        // SAFETY: a live graph, a node of it, and a valid place; the caller vouches for the parameters, which the driver copies.
+        // SAFETY: a live graph, nodes of it, and a valid place; the caller vouches for the parameters, which the driver copies.
         launch.with_node_parameters(|parameters| unsafe {
             let driver = self.context.driver();
-            driver.cuGraphAddKernelNode_v2(&mut node, self.raw, dependencies, count, parameters)
+            driver.cuGraphAddKernelNode_v2(&mut node, self.raw, after.as_ptr(), after.len(), parameters)
         })?;
-        Ok(Node(node))
+        Ok(node)
     }
 
     /// How many nodes it has itself.

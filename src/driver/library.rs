@@ -4,11 +4,12 @@ use super::context::Context;
 use super::disposal::Disposal;
 use super::launch::LaunchConfig;
 use super::mode::relaxed;
+use super::noted::Noted;
 use super::stream::Stream;
 use super::window;
 use crate::error::Result;
 use crate::kernels;
-use crate::sys::{CUfunction, CUmodule, Call, CallError, Driver};
+use crate::sys::{CUdeviceptr, CUfunction, CUmodule, Call, CallError, Driver};
 use core::ffi::c_void;
 use std::ffi::CStr;
 
@@ -71,6 +72,18 @@ impl Library {
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
         unsafe { launch_one(self.land, stream, config(&launch.geometry), &launch.parameters) }
     }
+
+    /// A launch that makes `height` rows of `width` bytes zero, `pitch` bytes apart; nothing where there is nothing to do or no launch can.
+    pub(super) fn zeroing(&self, address: CUdeviceptr, [width, height, pitch]: [usize; 3]) -> Option<Noted> {
+        let (shape, strides) = ([height, width], [pitch, 1]);
+        let place = kernels::TensorDesc::new(address, 1, &shape, &strides)?;
+        let launch = kernels::landing(&place, &place, 0)?;
+        let mut noted = Noted::default();
+        noted.begin(self.land, config(&launch.geometry));
+        // SAFETY: a structure of whole words, without padding.
+        noted.parameter(unsafe { bytes_of(&launch.parameters) });
+        Some(noted)
+    }
 }
 
 fn find(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, CallError> {
@@ -88,6 +101,15 @@ fn config(geometry: &kernels::Geometry) -> LaunchConfig {
     LaunchConfig { grid: geometry.grid, block: geometry.block, shared_bytes: 0 }
 }
 
+/// A structure's bytes.
+///
+/// # Safety
+/// It has no padding.
+unsafe fn bytes_of<P>(structure: &P) -> &[u8] {
+    // SAFETY: as many initialised bytes as it is large.
+    unsafe { core::slice::from_raw_parts(core::ptr::from_ref(structure).cast(), size_of::<P>()) }
+}
+
 /// Launches a kernel that takes one structure.
 ///
 /// # Safety
@@ -95,8 +117,8 @@ fn config(geometry: &kernels::Geometry) -> LaunchConfig {
 unsafe fn launch_one<P>(function: CUfunction, stream: &Stream, config: LaunchConfig, parameters: &P) -> Result<()> {
     let argument = core::ptr::from_ref(parameters);
     if window::takes_notes(stream) {
-        // SAFETY: a structure without padding is as many initialised bytes as it is large.
-        let bytes = unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), size_of::<P>()) };
+        // SAFETY: the caller's structure has no padding.
+        let bytes = unsafe { bytes_of(parameters) };
         window::note_launch(function, config, |noted| noted.parameter(bytes));
     } else {
         let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;

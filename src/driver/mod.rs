@@ -24,6 +24,7 @@ pub(crate) mod noted;
 pub(crate) mod shared_exec;
 mod stream;
 pub(crate) mod window;
+mod zeroing;
 
 pub use address_range::AddressRange;
 pub use buffer::{DeviceBuffer, PinnedBuffer};

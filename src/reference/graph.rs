@@ -164,6 +164,25 @@ pub(super) struct Node {
     pub(super) after: Vec<usize>,
 }
 
+/// The nodes so that each comes after those that it waits for, else in the order that they have. `None`: they wait for one another.
+pub(super) fn in_order(nodes: Vec<Node>) -> Option<Vec<Node>> {
+    // Where each node goes.
+    let mut places: Vec<Option<usize>> = vec![None; nodes.len()];
+    for place in 0..nodes.len() {
+        let is_next =
+            |at: &usize| places[*at].is_none() && nodes[*at].after.iter().all(|&before| places[before].is_some());
+        let next = (0..nodes.len()).find(is_next)?;
+        places[next] = Some(place);
+    }
+    let mut sorted: Vec<(usize, Node)> = Vec::new();
+    for (at, mut node) in nodes.into_iter().enumerate() {
+        node.after.iter_mut().for_each(|before| *before = places[*before].unwrap_or(*before));
+        sorted.push((places[at]?, node));
+    }
+    sorted.sort_by_key(|(place, _)| *place);
+    Some(sorted.into_iter().map(|(_, node)| node).collect())
+}
+
 /// A graph.
 #[derive(Default)]
 pub(super) struct Graph {

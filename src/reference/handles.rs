@@ -101,6 +101,7 @@ pub(super) struct OutBlock {
     pub(super) id: BlockId,
     pub(super) bytes: usize,
     pub(super) stream: Handle,
+    pub(super) context: Handle,
 }
 
 /// Physical memory of `cuMemCreate`.

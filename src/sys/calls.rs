@@ -111,6 +111,9 @@ macro_rules! for_each_call {
             needed 10000 cuGraphCreate(graph: *mut CUgraph, flags: c_uint);
             needed 10000 cuGraphDestroy(graph: CUgraph);
             needed 10000 cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+            optional 10000 cuGraphGetEdges(graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize);
+            optional 10000 cuGraphAddDependencies(graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize);
+            needed 10000 cuGraphDestroyNode(node: CUgraphNode);
             needed 10000 cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
             needed 10000 cuGraphAddEmptyNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize);
             needed 12000 cuGraphAddKernelNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS);

@@ -2070,6 +2070,9 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
+    pub(super) fn cuGraphDestroyNode(hNode: CUgraphNode) -> CUresult;
+}
+unsafe extern "C" {
     pub(super) fn cuGraphExecKernelNodeSetParams_v2(
         hGraphExec: CUgraphExec,
         hNode: CUgraphNode,
@@ -2296,6 +2299,22 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub(super) fn cuGraphLaunch(hGraph: CUgraphExec, hStream: CUstream) -> CUresult;
+}
+unsafe extern "C" {
+    pub(super) fn cuGraphGetEdges(
+        hGraph: CUgraph,
+        from: *mut CUgraphNode,
+        to: *mut CUgraphNode,
+        numEdges: *mut usize,
+    ) -> CUresult;
+}
+unsafe extern "C" {
+    pub(super) fn cuGraphAddDependencies(
+        hGraph: CUgraph,
+        from: *const CUgraphNode,
+        to: *const CUgraphNode,
+        numDependencies: usize,
+    ) -> CUresult;
 }
 unsafe extern "C" {
     pub(super) fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult;

@@ -12,6 +12,7 @@ mod capturing_thread;
 mod contexts;
 #[cfg(feature = "driver-tests")]
 mod cublas;
+mod edges;
 mod graphs;
 mod other_thread;
 mod updates;

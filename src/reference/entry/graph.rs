@@ -1,7 +1,7 @@
 //! Graphs and their nodes.
 
 use super::{as_pointer, entries, put};
-use crate::reference::graph::{Graph, Node, Payload, Place, Work};
+use crate::reference::graph::{Graph, Node, Payload, Place, Work, in_order};
 use crate::reference::handles::{Handle, new_handle};
 use crate::reference::kernel::Geometry;
 use crate::reference::machine::{Outcome, State};
@@ -140,6 +140,67 @@ entries! {
                 count.write(found.nodes.len());
             }
         }
+        Ok(())
+    }
+
+    fn cuGraphGetEdges(state, graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize) {
+        let nodes = &state.graph(graph)?.nodes;
+        let edges: Vec<(Handle, Handle)> =
+            nodes.iter().flat_map(|node| node.after.iter().map(|&before| (nodes[before].handle, node.handle))).collect();
+        if count.is_null() || from.is_null() != to.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so the caller gives a valid place, and arrays that are as long as it says.
+        unsafe {
+            if from.is_null() {
+                count.write(edges.len());
+                return Ok(());
+            }
+            for at in 0..count.read() {
+                let (before, after) = edges.get(at).copied().unwrap_or((0, 0));
+                from.add(at).write(as_pointer(before));
+                to.add(at).write(as_pointer(after));
+            }
+            count.write(count.read().min(edges.len()));
+        }
+        Ok(())
+    }
+
+    fn cuGraphAddDependencies(state, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+        let mut nodes = state.graph(graph)?.nodes.clone();
+        for at in 0..count {
+            // SAFETY: the caller gives two arrays of this length.
+            let ends = unsafe { [*from.add(at), *to.add(at)] };
+            let [Some(before), Some(after)] = ends.map(|end| nodes.iter().position(|node| node.handle == end as usize)) else {
+                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            };
+            if before == after || nodes[after].after.contains(&before) {
+                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            }
+            nodes[after].after.push(before);
+        }
+        let sorted = in_order(nodes).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        if let Some(found) = state.graphs.get_mut(&(graph as usize)) {
+            found.nodes = sorted;
+        }
+        Ok(())
+    }
+
+    fn cuGraphDestroyNode(state, node: CUgraphNode) {
+        let graph = *state.nodes.get(&(node as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        if state.graph_has_memory_nodes(graph) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let Payload::Work(_) = state.node(node)?.payload else { return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) };
+        let found = state.graphs.get_mut(&graph).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let gone = found.nodes.iter().position(|found| found.handle == node as usize);
+        let gone = gone.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        found.nodes.remove(gone);
+        for node in &mut found.nodes {
+            node.after.retain(|&before| before != gone);
+            node.after.iter_mut().filter(|before| **before > gone).for_each(|before| *before -= 1);
+        }
+        state.nodes.remove(&(node as usize));
         Ok(())
     }
 

@@ -130,7 +130,7 @@ entries! {
 
     fn cuPointerGetAttribute(state, value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) {
         use CUpointer_attribute as Attribute;
-        let (start, region) = state.memory.region(address).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let (start, region) = state.allocation(address).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let context = region.kind.context();
         let pinned = matches!(region.kind, Kind::Pinned(_));
         // SAFETY: the caller gives null or a place for a value of the attribute's type.

@@ -105,11 +105,22 @@ impl State {
         let region = Region { bytes, kind: Kind::Pool(context) };
         self.submit_live(target, Work::Open { address: block.address, region })?;
         let pool = self.pools.get_mut(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        pool.out.insert(block.address, OutBlock { id: block.id, bytes: block.bytes, stream: key });
+        pool.out.insert(block.address, OutBlock { id: block.id, bytes: block.bytes, stream: key, context });
         pool.used += block.bytes;
         pool.used_high = pool.used_high.max(pool.used);
         self.pool_of.insert(block.address, handle);
         Ok(block.address)
+    }
+
+    /// The allocation that an address is in: of a pool's from the call on, whatever its stream has done.
+    pub(super) fn allocation(&self, address: u64) -> Option<(u64, Region)> {
+        let of_pools = || {
+            let mut blocks = self.pools.values().flat_map(|pool| &pool.out);
+            let (&start, block) =
+                blocks.find(|(start, block)| (**start..**start + block.bytes as u64).contains(&address))?;
+            Some((start, Region { bytes: block.bytes, kind: Kind::Pool(block.context) }))
+        };
+        self.memory.region(address).or_else(of_pools)
     }
 
     fn free_on_stream(&mut self, address: u64, target: Target) -> Outcome {

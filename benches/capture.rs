@@ -12,9 +12,9 @@ mod program;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::driver::{Graph, GraphExec, InstantiateFlags};
+use breakable_cuda_graph::driver::{Graph, GraphExec, InstantiateFlags, fill};
 use breakable_cuda_graph::sys::CUstreamCaptureMode;
-use breakable_cuda_graph::{BreakKind, CaptureOptions};
+use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Tensor, current_stream};
 use clap::Parser;
 use measure::quartiles;
 use program::{Launches, Program, Shape, pointers_to};
@@ -63,7 +63,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let context = support::context(&driver, 0)?;
         return match ARMS.get(arm) {
             Some(arm) => buckets(&arguments, &Program::new(&context, arguments.shape)?, *arm),
-            None => steps(&arguments, &Program::new(&context, Shape { segments: 1, ..arguments.shape })?),
+            None => {
+                let program = Program::new(&context, Shape { segments: 1, ..arguments.shape })?;
+                steps(&arguments, &program)?;
+                memsets(&arguments, &program)
+            }
         };
     }
     if !arguments.json {
@@ -142,11 +146,7 @@ fn steps(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>>
     const ROUNDS: usize = 50;
     let context = &program.context;
     let (driver, stream) = (context.driver(), program.stream.as_raw());
-    let buffer = breakable_cuda_graph::Tensor::zeros(
-        &program.stream,
-        breakable_cuda_graph::DType::F32,
-        &[arguments.shape.elements],
-    )?;
+    let buffer = Tensor::zeros(&program.stream, DType::F32, &[arguments.shape.elements])?;
     let (kernel, config, values) = program.ops.scale_raw(&buffer, 1.0, &buffer)?;
     if !arguments.json {
         println!("\nµs a node: {:>11} {:>12} {:>12} {:>14}", "record", "instantiate", "upload", "first launch");
@@ -188,6 +188,65 @@ fn steps(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>>
             println!("{row}");
         } else {
             println!("{nodes:>4} nodes {record:>11.3} {instantiate:>12.3} {upload:>12.3} {launch:>14.3}");
+        }
+    }
+    Ok(())
+}
+
+/// A straight line of pairs of a kernel and a memset of 1 KiB: with the memsets as they are captured, and with kernels in their place.
+fn memsets(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>> {
+    const ROUNDS: usize = 200;
+    let stream = &program.stream;
+    let buffer = Tensor::zeros(stream, DType::F32, &[arguments.shape.elements.max(256)])?;
+    let (kernel, config, values) = program.ops.scale_raw(&buffer, 1.0, &buffer)?;
+    let pool = CapturePool::new(&program.context)?;
+    let capture = |zero_by_kernels: bool, pairs: usize| -> Result<_, Box<dyn Error>> {
+        let mut options = CaptureOptions::default();
+        options.zero_by_kernels = zero_by_kernels;
+        let mut capture = BreakableCapture::with_options(&pool, options)?;
+        capture.record(stream, |_| {
+            let recorded_on = current_stream()?;
+            (0..pairs).try_for_each(|_| {
+                // SAFETY: the kernel's own parameters and the start of the buffer, which outlives the replays.
+                unsafe {
+                    kernel.launch_raw(&recorded_on, config, &mut pointers_to(&values))?;
+                    fill(buffer.address(), 0, 1024, &recorded_on)
+                }
+            })
+        })?;
+        let nodes = capture.report().nodes;
+        let expected = if zero_by_kernels { (2 * pairs, 0) } else { (pairs, pairs) };
+        if (nodes.kernels, nodes.memsets) != expected {
+            return Err(format!("{pairs} pairs were captured as {nodes:?}").into());
+        }
+        Ok(capture)
+    };
+    if !arguments.json {
+        println!("\nmemsets, µs: {:>11} {:>14} {:>10} {:>14}", "host", "as kernels", "latency", "as kernels");
+    }
+    for pairs in [1, 16, 64, 256] {
+        let mut captures = [capture(false, pairs)?, capture(true, pairs)?];
+        let mut times: [[Vec<f64>; 2]; 2] = Default::default();
+        for _ in 0..ROUNDS {
+            for (capture, [host, latency]) in captures.iter_mut().zip(&mut times) {
+                stream.synchronize()?;
+                let started = Instant::now();
+                let _ = capture.replay(stream)?;
+                host.push(started.elapsed().as_secs_f64() * 1e6);
+                stream.synchronize()?;
+                latency.push(started.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        let [[host, latency], [kernel_host, kernel_latency]] =
+            times.map(|times| times.map(|mut times| quartiles(&mut times)[1]));
+        if arguments.json {
+            let row = serde_json::json!({
+                "bench": "capture", "memsets": pairs, "host_us": host, "host_us_as_kernels": kernel_host,
+                "latency_us": latency, "latency_us_as_kernels": kernel_latency,
+            });
+            println!("{row}");
+        } else {
+            println!("{pairs:>11} {host:>12.1} {kernel_host:>14.1} {latency:>10.1} {kernel_latency:>14.1}");
         }
     }
     Ok(())

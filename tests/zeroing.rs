@@ -3,12 +3,13 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::driver::{Event, EventFlags, InstantiateFlags, NodeCounts, Stream};
+use breakable_cuda_graph::driver::{Event, EventFlags, InstantiateFlags, NodeCounts, PinnedBuffer, Stream};
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, DType, Result, Scope, Tensor, current_stream, eager, is_capturing,
 };
+use std::ops::Range;
 use support::{Ledger, Rig, assert_same, for_each_seed};
 
 const ROWS: usize = 4;
@@ -18,13 +19,16 @@ const ALL: usize = ROWS * WIDTH;
 const MOST: usize = (1 << 20) / 4;
 
 /// Sets elements of a tensor, by one memset.
-fn set(tensor: &Tensor, value: u32, elements: std::ops::Range<usize>) {
-    let context = tensor.context().expect("device memory").clone();
-    let stream = current_stream().expect("a stream");
-    let start = tensor.address() + 4 * elements.start as u64;
+fn set(tensor: &Tensor, value: u32, elements: Range<usize>) {
     tensor.keep_in_segment();
-    // SAFETY: elements of a live tensor, which the recording keeps.
-    unsafe { context.driver().cuMemsetD32Async(start, value, elements.len(), stream.as_raw()).expect("a memset") }
+    set_at(tensor.address() + 4 * elements.start as u64, value, elements.len());
+}
+
+/// Sets 32-bit words from an address on, which outlives the replays.
+fn set_at(address: u64, value: u32, words: usize) {
+    let stream = current_stream().expect("a stream");
+    // SAFETY: as the caller says.
+    unsafe { stream.context().driver().cuMemsetD32Async(address, value, words, stream.as_raw()).expect("a memset") }
 }
 
 /// A memset at the start of a segment and one at its end, one between kernels, and a break between two segments.
@@ -89,27 +93,34 @@ fn kernels_zero_what_memsets_did() {
 fn other_memsets_stay() {
     for_each_seed(|rig| {
         let large = Tensor::zeros(&rig.stream, DType::F32, &[MOST + 1]).expect("a tensor");
-        let nodes = |options: CaptureOptions, value: u32, elements: usize| {
+        let nodes_at = |address: u64, options: CaptureOptions, value: u32, elements: usize| {
             let mut capture = BreakableCapture::with_options(&rig.pool, options).expect("a capture");
             capture
                 .record(&rig.stream, |_| {
-                    set(&large, value, 0..elements);
+                    set_at(address, value, elements);
                     Ok(())
                 })
                 .expect("a recording");
             let _ = capture.replay(&rig.stream).expect("a replay");
+            rig.stream.synchronize().expect("the replay");
             counts(capture.report().nodes)
         };
+        let nodes = |options, value, elements| nodes_at(large.address(), options, value, elements);
         assert_eq!(nodes(options(true), 0, MOST), (1, 0));
         assert_eq!(nodes(options(true), 0, MOST + 1), (0, 1), "it is large");
         assert_eq!(nodes(options(true), 1, 8), (0, 1), "its value isn't zero");
         let mut with_priorities = options(true);
         with_priorities.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
         assert_eq!(nodes(with_priorities, 0, 8), (0, 1), "kernel nodes that are made have no priority");
+        let mut pinned = PinnedBuffer::new(&rig.context, 32).expect("host memory");
+        pinned.as_mut_slice().fill(7);
+        let address = pinned.as_slice().as_ptr() as u64;
+        assert_eq!(nodes_at(address, options(true), 0, 8), (0, 1), "it is the host's memory");
+        assert_eq!(pinned.as_slice(), [0; 32]);
     });
 }
 
-/// Two streams: the memset comes after work of both, and work of both comes after it.
+/// Two streams: memsets come after work of both, and work of both comes after them.
 #[test]
 fn a_kernel_has_the_edges_of_its_memset() {
     for_each_seed(|rig| {
@@ -128,7 +139,6 @@ fn a_kernel_has_the_edges_of_its_memset() {
             .record(&rig.stream, |_| {
                 let main = current_stream()?;
                 join(&events[0], &main, &side)?;
-                // Halves of one tensor, by both streams.
                 rig.ops.relu_into(&main, &a.leading_rows(ROWS / 2), &sum.leading_rows(ROWS / 2))?;
                 rig.ops.relu_into(&side, &b.leading_rows(ROWS / 2), &outs[1].leading_rows(ROWS / 2))?;
                 join(&events[1], &side, &main)?;
@@ -160,8 +170,14 @@ fn every_call_of_a_replacement_fails_in_turn() {
     let watch = rig.driver.watch().expect("it is watched");
     let x = rig.random(1, &[ROWS, WIDTH]);
     let expected = expected(&rig.read(&x));
-    drop(record(&rig, options(true), &x).expect("a recording"));
-    let baseline = Ledger::of(&rig.driver);
+    let check_usable = || {
+        let (mut capture, out) = record(&rig, options(true), &x).expect("a recording");
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        assert_same(&rig.read(&out), &expected);
+    };
+    check_usable();
+    let machine = rig.driver.machine();
+    let (baseline, live) = (Ledger::of(&rig.driver), machine.map(|machine| machine.live()));
     let stays = |call: Call, code: CUresult| {
         call == Call::cuPointerGetAttribute || (call == Call::cuGraphGetEdges && code.0 == 402)
     };
@@ -199,11 +215,10 @@ fn every_call_of_a_replacement_fails_in_turn() {
                 assert!(!is_capturing(), "{what}");
                 rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
                 assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
+                assert_eq!(machine.map(|machine| machine.live()), live, "{what}");
             }
         }
     }
     assert!(kept_memsets > 0);
-    let (mut capture, out) = record(&rig, options(true), &x).expect("afterwards");
-    let _ = capture.replay(&rig.stream).expect("a replay");
-    assert_same(&rig.read(&out), &expected);
+    check_usable();
 }

@@ -73,9 +73,9 @@ impl Library {
         unsafe { launch_one(self.land, stream, config(&launch.geometry), &launch.parameters) }
     }
 
-    /// A launch that makes `height` rows of `width` bytes zero, `pitch` bytes apart; nothing where there is nothing to do or no launch can.
-    pub(super) fn zeroing(&self, address: CUdeviceptr, [width, height, pitch]: [usize; 3]) -> Option<Noted> {
-        let (shape, strides) = ([height, width], [pitch, 1]);
+    /// One launch that makes bytes from an address on zero: a landing without valid rows. Nothing where there are none.
+    pub(super) fn zeroing(&self, address: CUdeviceptr, bytes: usize) -> Option<Noted> {
+        let (shape, strides) = ([bytes], [1]);
         let place = kernels::TensorDesc::new(address, 1, &shape, &strides)?;
         let launch = kernels::landing(&place, &place, 0)?;
         let mut noted = Noted::default();

@@ -4,6 +4,7 @@
 //! every launch, and libraries enqueue them: cuBLAS zeroes the counters of some of its products.
 
 use super::graph::{self, Graph};
+use super::noted::Noted;
 use crate::error::Result;
 use crate::sys::{
     CUDA_MEMSET_NODE_PARAMS, CUgraphNode, CUgraphNodeType, CUmemorytype_enum, CUpointer_attribute, Call, CallError,
@@ -17,45 +18,41 @@ const LOSSY_QUERY: u32 = 402;
 const MOST_BYTES: usize = 1 << 20;
 
 impl Graph {
-    /// Puts a kernel node in the place of each memset node of the graph's own that makes device memory of its context zero, up to 1 MiB. Returns how
-    /// many. The others stay, as all do where the driver can't tell the edges. On an error the graph is good for nothing but being destroyed.
+    /// Puts a kernel node in the place of each memset node of the graph's own that makes device memory of its context zero, one row of up to 1 MiB.
+    /// Returns how many. The others stay, as all do where the driver can't tell the edges. On an error the graph is good for nothing but being
+    /// destroyed.
     pub(crate) fn zero_by_kernels(&mut self) -> Result<usize> {
-        let memsets = self.zeroing_memsets()?;
-        if memsets.is_empty() {
+        let context = self.context().clone();
+        let (driver, _bound) = (context.driver(), context.bind()?);
+        let zeroing = self.zeroing_memsets()?;
+        if zeroing.is_empty() {
             return Ok(0);
         }
         let Some(mut edges) = self.edges()? else { return Ok(0) };
-        let mut replaced = 0;
-        for (memset, parameters) in memsets {
-            let CUDA_MEMSET_NODE_PARAMS { dst, pitch, elementSize, width, height, .. } = parameters;
-            let bytes = width * elementSize as usize;
-            let pitch = if height > 1 { pitch } else { bytes };
-            let Some(launch) = self.context().library()?.zeroing(dst, [bytes, height, pitch]) else { continue };
-            let ends = |of: fn(&[CUgraphNode; 2]) -> [CUgraphNode; 2]| -> Vec<CUgraphNode> {
-                edges.iter().map(of).filter(|[near, _]| *near == memset).map(|[_, far]| far).collect()
-            };
-            let (before, after) = (ends(|&[from, to]| [to, from]), ends(|&[from, to]| [from, to]));
-            let Some(launch) = launch.iter().next() else { continue };
-            // SAFETY: the crate's own kernel with its parameters.
-            let kernel = unsafe { self.add_kernel_after(launch, &before)? };
-            let driver = self.context().driver();
-            if !after.is_empty() {
-                let from = vec![kernel; after.len()];
-                // SAFETY: nodes of this graph, and two arrays of this length.
-                unsafe { driver.cuGraphAddDependencies(self.as_raw(), from.as_ptr(), after.as_ptr(), after.len())? };
+        for (memset, noted) in &zeroing {
+            let before: Vec<_> = edges.iter().filter(|[_, to]| to == memset).map(|[from, _]| *from).collect();
+            let after: Vec<_> = edges.iter().filter(|[from, _]| from == memset).map(|[_, to]| *to).collect();
+            for launch in noted.iter() {
+                // SAFETY: the crate's own kernel with its parameters.
+                let kernel = unsafe { self.add_kernel_after(launch, &before)? };
+                if !after.is_empty() {
+                    let from = vec![kernel; after.len()];
+                    // SAFETY: nodes of this graph, and two arrays of this length.
+                    unsafe {
+                        driver.cuGraphAddDependencies(self.as_raw(), from.as_ptr(), after.as_ptr(), after.len())?
+                    };
+                }
+                edges.iter_mut().flatten().filter(|node| **node == *memset).for_each(|node| *node = kernel);
             }
             // SAFETY: a node of this graph, which nothing names from here on. Its edges go with it.
-            unsafe { driver.cuGraphDestroyNode(memset)? };
-            edges.iter_mut().flatten().filter(|node| **node == memset).for_each(|node| *node = kernel);
-            replaced += 1;
+            unsafe { driver.cuGraphDestroyNode(*memset)? };
         }
-        Ok(replaced)
+        Ok(zeroing.len())
     }
 
-    /// The memset nodes that a kernel can stand for.
-    fn zeroing_memsets(&self) -> Result<Vec<(CUgraphNode, CUDA_MEMSET_NODE_PARAMS)>> {
+    /// The memset nodes that a kernel can stand for, each with its launch.
+    fn zeroing_memsets(&self) -> Result<Vec<(CUgraphNode, Noted)>> {
         let driver = self.context().driver();
-        let _bound = self.context().bind()?;
         let device = self.context().device().ordinal();
         let mut found = Vec::new();
         for node in graph::nodes(driver, self.as_raw())? {
@@ -63,13 +60,12 @@ impl Graph {
                 continue;
             }
             // SAFETY: all-zero is a value of this plain structure.
-            let mut parameters: CUDA_MEMSET_NODE_PARAMS = unsafe { core::mem::zeroed() };
+            let mut memset: CUDA_MEMSET_NODE_PARAMS = unsafe { core::mem::zeroed() };
             // SAFETY: a memset node of a live graph, and a valid place.
-            unsafe { driver.cuGraphMemsetNodeGetParams(node, &mut parameters)? };
-            let bytes = parameters.width.saturating_mul(parameters.elementSize as usize);
-            let is_small = bytes.saturating_mul(parameters.height) <= MOST_BYTES;
-            if parameters.value == 0 && is_small && is_on(driver, parameters.dst, device) {
-                found.push((node, parameters));
+            unsafe { driver.cuGraphMemsetNodeGetParams(node, &mut memset)? };
+            let bytes = memset.width.saturating_mul(memset.elementSize as usize);
+            if memset.value == 0 && memset.height == 1 && bytes <= MOST_BYTES && is_on(driver, memset.dst, device) {
+                found.extend(self.context().library()?.zeroing(memset.dst, bytes).map(|noted| (node, noted)));
             }
         }
         Ok(found)

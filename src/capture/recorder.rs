@@ -54,12 +54,16 @@ impl<'env> Recorder<'env> {
             execution,
             instantiate: flags,
             max_recorded_shapes,
+            max_recorded_configs,
             share_execs: share,
             lead_part,
             zero_by_kernels,
             ..
         } = *options;
-        let stretches = StretchOptions { flags, max_variants: max_recorded_shapes.max(1), share, place: 0 };
+        let max_shapes = max_recorded_shapes.max(1);
+        // A shared exec is another capture's in between: it does not stay as it is.
+        let max_configs = if share { 1 } else { max_recorded_configs.max(1) };
+        let stretches = StretchOptions { flags, max_shapes, max_configs, share, place: 0 };
         let building = Building {
             window: None,
             program: Program::default(),

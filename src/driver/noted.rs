@@ -77,6 +77,12 @@ impl Noted {
         self.words.extend_from_slice(&other.words);
     }
 
+    /// Whether there are as many launches, of the same kernels in the same configurations.
+    pub(crate) fn is_configured_like(&self, other: &Noted) -> bool {
+        let configuration = |launch: &Launch| (launch.function, launch.config);
+        self.launches.iter().map(configuration).eq(other.launches.iter().map(configuration))
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.launches.len()
@@ -116,6 +122,11 @@ impl Noted {
 }
 
 impl NotedLaunch<'_> {
+    /// Whether both are of one kernel in one configuration.
+    pub(crate) fn is_configured_like(&self, other: NotedLaunch<'_>) -> bool {
+        (self.function, self.config) == (other.function, other.config)
+    }
+
     /// Hands the launch to `call` as a kernel node's parameters, which are valid during the call.
     pub(super) fn with_node_parameters<R>(&self, call: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> R) -> R {
         let mut pointers = [core::ptr::null_mut::<c_void>(); MAX_PARAMETERS];
@@ -173,6 +184,21 @@ mod tests {
             noted(&[(1, &[&[1, 2, 3], &[4; 8], &[4; 8]])]),
         ] {
             assert!(same.iter().next() != other.iter().next());
+        }
+    }
+
+    #[test]
+    fn arguments_are_no_part_of_a_configuration() {
+        let these = noted(&[(1, &[&[1; 8]]), (2, &[&[2; 8], &[3; 8]])]);
+        for (others, alike) in [
+            (noted(&[(1, &[&[9; 8]]), (2, &[&[7; 8], &[3; 8]])]), true),
+            (noted(&[(1, &[&[1; 8]]), (3, &[&[2; 8], &[3; 8]])]), false),
+            (noted(&[(1, &[&[1; 8]])]), false),
+        ] {
+            assert_eq!(these.is_configured_like(&others), alike);
+            assert!(others.is_configured_like(&others));
+            let each = these.iter().zip(others.iter()).all(|(this, other)| this.is_configured_like(other));
+            assert_eq!(each && these.len() == others.len(), alike);
         }
     }
 

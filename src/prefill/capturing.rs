@@ -7,7 +7,7 @@ use super::ranks::RanksError;
 use super::runner::{Power, PrefillRunner};
 use super::spec::check_outputs;
 use super::store::Captured;
-use crate::capture::{BreakableCapture, CaptureExecution, CaptureOptions, ReplayOptions, active_forward, eager};
+use crate::capture::{BreakableCapture, CaptureExecution, ReplayOptions, active_forward, eager};
 use crate::driver::Stream;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -181,9 +181,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let (_, reserved) = self.pool.handle().bytes();
         let free = self.context.memory_info()?.free;
         let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
-        let mut options = CaptureOptions::default().bucket(bucket).mode(self.options.mode).execution(execution);
+        let mut options = self.options.capture.clone().bucket(bucket).execution(execution);
         options.plan = plan;
-        options.share_execs = self.options.share_execs;
         let mut capture = BreakableCapture::with_options(&self.pool, options)?;
         let outputs = capture.record(stream, |scope| {
             let outputs = model.forward(scope, inputs)?;

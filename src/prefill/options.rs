@@ -3,7 +3,7 @@
 use super::ladder::Ladder;
 use super::planning::Planning;
 use super::ranks::{OneRank, Ranks};
-use crate::driver::CaptureMode;
+use crate::capture::CaptureOptions;
 use crate::pool::{CapturePool, PoolOptions};
 use std::fmt;
 use std::time::Duration;
@@ -57,11 +57,8 @@ pub struct RunnerOptions {
     pub pool_options: PoolOptions,
     /// Whether captures are planned.
     pub planning: Planning,
-    /// Which calls are forbidden while a segment is open.
-    pub mode: CaptureMode,
-    /// Whether the buckets' captures take turns in common execs, see
-    /// [`CaptureOptions::share_execs`](crate::CaptureOptions::share_execs). Off by default.
-    pub share_execs: bool,
+    /// How each bucket is captured. The bucket, the execution and the plan are the runner's.
+    pub capture: CaptureOptions,
     /// The ranks that must do the same. All make their runner, capture and run batches together.
     pub ranks: Box<dyn Ranks>,
 }
@@ -80,8 +77,7 @@ impl RunnerOptions {
             pool: None,
             pool_options: PoolOptions::default(),
             planning: Planning::default(),
-            mode: CaptureMode::default(),
-            share_execs: false,
+            capture: CaptureOptions::default(),
             ranks: Box::new(OneRank),
         }
     }
@@ -149,10 +145,17 @@ impl RunnerOptions {
         self
     }
 
-    /// With execs shared by the buckets or not.
+    /// With buckets captured like this.
+    #[must_use]
+    pub fn capture(mut self, options: CaptureOptions) -> Self {
+        self.capture = options;
+        self
+    }
+
+    /// With execs shared by the buckets or not: see [`CaptureOptions::share_execs`].
     #[must_use]
     pub fn share_execs(mut self, share: bool) -> Self {
-        self.share_execs = share;
+        self.capture.share_execs = share;
         self
     }
 

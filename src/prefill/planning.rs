@@ -173,7 +173,11 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             inputs: self.inputs().iter().map(Tensor::extent_bytes).sum(),
             staging: self.inputs.as_ref().map_or(0, Inputs::staging_bytes),
             scratch: scratch.unwrap_or(0),
-            execs_estimate: exec_bytes.saturating_mul(if self.options.share_execs { 1 } else { self.buckets().len() }),
+            execs_estimate: exec_bytes.saturating_mul(if self.options.capture.share_execs {
+                1
+            } else {
+                self.buckets().len()
+            }),
             buckets: buckets.collect(),
         })
     }

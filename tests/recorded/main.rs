@@ -5,6 +5,7 @@ mod blas;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod configs;
 mod faults;
 mod inline;
 mod model;

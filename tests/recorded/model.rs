@@ -1,7 +1,7 @@
 //! A chain of layers whose breaks read live values: a factor, how many kernels to launch, and how much scratch to take.
 
 use crate::support::{Rig, random_values};
-use breakable_cuda_graph::driver::copy_device_to_device;
+use breakable_cuda_graph::driver::{Stream, copy_device_to_device};
 use breakable_cuda_graph::{
     Break, BreakKind, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, ReplayOptions, Result, Scope,
     Tensor, active_forward, eager,
@@ -18,13 +18,15 @@ pub struct Live {
     pub kernels: usize,
     /// Temporaries of each body.
     pub temporaries: usize,
+    /// Blocks of each launch beyond those that there is work for.
+    pub blocks: u32,
     /// A bit for each break whose body has a copy, which is not one of the launches that are compared as data: such a body is captured.
     pub copies: u32,
 }
 
 impl Live {
     pub fn new(factor: f32) -> Live {
-        Live { factor, kernels: 2, temporaries: 1, copies: 0 }
+        Live { factor, kernels: 2, temporaries: 1, blocks: 0, copies: 0 }
     }
 }
 
@@ -35,7 +37,7 @@ pub fn body(rig: &Rig, b: &Break<'_>) -> Result<Tensor> {
     for kernel in 1..live.kernels {
         // Each temporary is read by the next kernel.
         let y = if kernel <= live.temporaries { b.tensor(DType::F32, h.shape())? } else { h.clone() };
-        rig.ops.scale_into(b.stream(), &h, 1.0, &y)?;
+        scale(rig, b.stream(), &h, (1.0, live.blocks), &y)?;
         h = y;
     }
     let y = match b.output(0) {
@@ -48,8 +50,17 @@ pub fn body(rig: &Rig, b: &Break<'_>) -> Result<Tensor> {
         unsafe { copy_device_to_device(y.address(), h.address(), y.extent_bytes(), b.stream())? };
         h = y.clone();
     }
-    rig.ops.scale_into(b.stream(), &h, live.factor, &y)?;
+    scale(rig, b.stream(), &h, (live.factor, live.blocks), &y)?;
     Ok(y)
+}
+
+/// A launch in which each thread does as much as there is to do, so that further blocks change nothing but its grid.
+fn scale(rig: &Rig, stream: &Stream, x: &Tensor, (factor, blocks): (f32, u32), y: &Tensor) -> Result<()> {
+    let (kernel, mut config, values) = rig.ops.scale_raw(x, factor, y)?;
+    config.grid[0] += blocks;
+    let mut pointers = values.each_ref().map(|value| core::ptr::from_ref(value).cast_mut().cast());
+    // SAFETY: the kernel's own parameters, on tensors that live whenever the break runs.
+    unsafe { kernel.launch_raw(stream, config, &mut pointers) }
 }
 
 /// Three layers; `kinds` says what each layer's break is.

@@ -111,7 +111,8 @@ fn random_replays_equal_eager() {
     let driver = driver();
     let rig = Rig::new(&driver);
     let mut options = CaptureOptions::default();
-    options.max_recorded_shapes = 4;
+    options.max_recorded_shapes = 2;
+    options.max_recorded_configs = 2;
     let mut captured = Captured::new(&rig, &[Recorded, Alive, Recorded], options);
     for values in random_values(11, 400).chunks(4) {
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| (values[at].abs() * 97.0) as usize);
@@ -119,6 +120,7 @@ fn random_replays_equal_eager() {
             factor: values[0] * 4.0,
             kernels: 1 + a % 4,
             temporaries: b % 3,
+            blocks: (d % 3) as u32,
             copies: if a % 3 == 0 { c as u32 % 8 } else { 0 },
         };
         let valid = (c % 3 > 0).then_some(d % (ROWS + 1));

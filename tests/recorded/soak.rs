@@ -10,7 +10,8 @@ use breakable_cuda_graph::CaptureOptions;
 fn a_thousand_random_batches_equal_eager_and_counters_add_up() {
     let rig = Rig::new(&driver());
     let mut options = CaptureOptions::default();
-    options.max_recorded_shapes = 6;
+    options.max_recorded_shapes = 3;
+    options.max_recorded_configs = 2;
     let mut captured = Captured::new(&rig, &[Recorded, Recorded, Alive], options);
     let batches = if rig.is_reference() { 250 } else { 1000 };
     for values in random_values(23, batches * 4).chunks(4) {
@@ -19,6 +20,7 @@ fn a_thousand_random_batches_equal_eager_and_counters_add_up() {
             factor: values[0] * 3.0,
             kernels: 1 + a % 3,
             temporaries: b % 2,
+            blocks: (d % 2) as u32,
             copies: if b % 5 == 0 { c as u32 / 2 % 4 } else { 0 },
         };
         captured.check(live, (c % 2 > 0).then_some(d % (ROWS + 1)));

@@ -46,9 +46,8 @@ pub(super) struct SegmentPiece {
 
 pub(super) struct Stretch<'env> {
     pieces: Vec<Piece<'env>>,
+    /// The one that was launched last comes first, then the one before.
     variants: Vec<Variant>,
-    /// The variant that was launched last.
-    current: usize,
     /// Where bodies are recorded.
     side: Stream,
     options: StretchOptions,
@@ -61,8 +60,10 @@ pub(super) struct Stretch<'env> {
 #[derive(Clone, Copy)]
 pub(super) struct StretchOptions {
     pub(super) flags: InstantiateFlags,
-    /// The most execs of one, at least 1.
-    pub(super) max_variants: usize,
+    /// The most execs of one for bodies of other nodes, at least 1.
+    pub(super) max_shapes: usize,
+    /// The most execs for bodies of the same nodes, at least 1.
+    pub(super) max_configs: usize,
     /// Whether its execs are the pool's, for all captures that ask for it.
     pub(super) share: bool,
     /// Its place in the capture: execs are shared by those of the same place.
@@ -70,6 +71,10 @@ pub(super) struct StretchOptions {
 }
 
 impl StretchOptions {
+    fn max_variants(&self) -> usize {
+        self.max_shapes.saturating_mul(self.max_configs)
+    }
+
     fn making<'p>(&self, pool: &'p PoolHandle) -> Making<'p> {
         Making { flags: self.flags, place: self.place, shared: self.share.then(|| pool.shared_execs()) }
     }
@@ -88,7 +93,7 @@ impl<'env> Stretch<'env> {
         let mut retired = Vec::new();
         recorded(&mut pieces).for_each(|piece| piece.adopt(&mut retired));
         let (variants, stats) = (vec![variant], RecordedStats::default());
-        Ok(Stretch { pieces, variants, current: 0, side, options, stats, retired })
+        Ok(Stretch { pieces, variants, side, options, stats, retired })
     }
 
     pub(super) fn pieces(&self) -> &[Piece<'env>] {
@@ -104,7 +109,7 @@ impl<'env> Stretch<'env> {
 
     /// The exec that was launched last, unless it is shared.
     pub(super) fn exec(&self) -> Option<&GraphExec> {
-        self.variants.get(self.current)?.exec()
+        self.variants.first()?.exec()
     }
 
     pub(super) fn stats(&self) -> RecordedStats {
@@ -138,24 +143,36 @@ impl<'env> Stretch<'env> {
     /// Launches a variant that has the recorded bodies. `false`: there is none, and there are too many already.
     fn run_variant(&mut self, stream: &Stream, pool: &PoolHandle) -> Result<bool> {
         let making = self.options.making(pool);
-        let Stretch { pieces, variants, current, stats, .. } = self;
-        if variants[*current].run(pieces, making, stream, stats)? {
-            return Ok(true);
-        }
-        for (index, variant) in variants.iter_mut().enumerate() {
-            if index != *current && variant.run(pieces, making, stream, stats)? {
-                *current = index;
+        let Stretch { pieces, variants, options, stats, .. } = self;
+        let (count, max_configs) = (variants.len(), options.max_configs);
+        let mut alike = 0;
+        for index in 0..count {
+            // Where others may be configured as the bodies are, one that isn't waits.
+            let now = max_configs == 1 || variants[index].is_configured_for(pieces);
+            if now && variants[index].run(pieces, making, stream, stats)? {
+                variants[..=index].rotate_right(1);
                 return Ok(true);
             }
+            alike += usize::from(!now && variants[index].has_room_for(pieces));
         }
-        if variants.len() >= self.options.max_variants {
+        if alike >= max_configs || alike > 0 && count >= options.max_variants() {
+            // The one whose turn was the longest ago is the likeliest not to be wanted as it is.
+            for index in (0..count).rev() {
+                if variants[index].run(pieces, making, stream, stats)? {
+                    variants[..=index].rotate_right(1);
+                    return Ok(true);
+                }
+            }
+        }
+        if count >= options.max_variants() {
             return Ok(false);
         }
-        variants.push(Variant::new(pieces, making, stream)?);
-        *current = variants.len() - 1;
+        let mut made = Variant::new(pieces, making, stream)?;
         stats.rebuilt += 1;
         // It was made with these bodies.
-        variants[*current].run(pieces, making, stream, &mut RecordedStats::default())
+        let ran = made.run(pieces, making, stream, &mut RecordedStats::default());
+        variants.insert(0, made);
+        ran
     }
 
     /// Launches segment by segment, with breaks live.

@@ -6,9 +6,13 @@
 pub struct RecordedStats {
     /// Bodies that were put in the place of others.
     pub patched: u64,
+    /// Those of them with a launch of another kernel or another launch configuration (grid, block, shared memory) than was there. The driver takes about
+    /// 1.3 µs for such a node, and 0.2 µs for one of which only arguments differ: see
+    /// [`CaptureOptions::max_recorded_configs`](crate::CaptureOptions::max_recorded_configs). Bodies that are captured by the driver are not looked into.
+    pub reconfigured: u64,
     /// Bodies that were equal to what the exec had.
     pub unchanged: u64,
-    /// Execs made because bodies had other nodes than any exec there was; the first of each stretch is not counted.
+    /// Execs made because bodies had other nodes, or other launch configurations, than any exec there was; the first of each stretch is not counted.
     pub rebuilt: u64,
     /// Replays of a stretch that were launched piece by piece.
     pub fell_back: u64,
@@ -21,6 +25,7 @@ pub struct RecordedStats {
 impl std::ops::AddAssign for RecordedStats {
     fn add_assign(&mut self, other: RecordedStats) {
         self.patched += other.patched;
+        self.reconfigured += other.reconfigured;
         self.unchanged += other.unchanged;
         self.rebuilt += other.rebuilt;
         self.fell_back += other.fell_back;

@@ -44,7 +44,10 @@ pub(super) struct Making<'a> {
 /// What came of putting a body in its slot.
 enum Patched {
     Unchanged,
-    Changed,
+    Changed {
+        /// Whether a launch has another kernel or configuration than was there.
+        reconfigured: bool,
+    },
     /// The driver refuses: it has other nodes.
     Refused,
 }
@@ -54,6 +57,15 @@ impl Slot {
     fn has_room_for(&self, work: &Work) -> bool {
         match (self, work) {
             (Slot::Launches { nodes, .. }, Work::Launches(noted)) => nodes.len() == noted.len(),
+            (Slot::Child { .. }, Work::Graph(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing but arguments of launches is to be set, as far as is known.
+    fn is_configured_for(&self, work: &Work) -> bool {
+        match (self, work) {
+            (Slot::Launches { held, known, .. }, Work::Launches(noted)) => *known && held.is_configured_like(noted),
             (Slot::Child { .. }, Work::Graph(_)) => true,
             _ => false,
         }
@@ -78,7 +90,7 @@ impl Slot {
     fn patch(&mut self, (exec, bound): (&GraphExec, &Bound<'_>), all: &[Node], work: &Work) -> Result<Patched> {
         match (self, work) {
             (Slot::Launches { nodes, held, known }, Work::Launches(noted)) => {
-                let mut changed = false;
+                let (mut changed, mut reconfigured) = (false, false);
                 // Should a call fail, nobody knows.
                 let was_known = std::mem::take(known);
                 let mut before = held.iter();
@@ -90,6 +102,7 @@ impl Slot {
                             return Ok(Patched::Refused);
                         }
                         changed = true;
+                        reconfigured |= before.is_none_or(|before| !before.is_configured_like(launch));
                     }
                 }
                 drop(before);
@@ -97,12 +110,12 @@ impl Slot {
                 if changed {
                     held.become_like(noted);
                 }
-                Ok(if changed { Patched::Changed } else { Patched::Unchanged })
+                Ok(if changed { Patched::Changed { reconfigured } } else { Patched::Unchanged })
             }
             (Slot::Child { node }, Work::Graph(graph)) => {
                 // SAFETY: a child of the variant's own graph or its counterpart in the exec's source.
                 let taken = unsafe { exec.patch(all[*node], graph)? };
-                Ok(if taken { Patched::Changed } else { Patched::Refused })
+                Ok(if taken { Patched::Changed { reconfigured: false } } else { Patched::Refused })
             }
             _ => Ok(Patched::Refused),
         }
@@ -140,6 +153,24 @@ impl Variant {
         }
     }
 
+    /// Whether it has a node for each launch, and a child for each graph.
+    pub(super) fn has_room_for(&self, pieces: &mut [Piece<'_>]) -> bool {
+        self.all_slots(pieces, Slot::has_room_for)
+    }
+
+    /// Whether nothing but arguments of launches is to be set, as far as is known. Not for a shared exec.
+    pub(super) fn is_configured_for(&self, pieces: &mut [Piece<'_>]) -> bool {
+        self.all_slots(pieces, Slot::is_configured_for)
+    }
+
+    fn all_slots(&self, pieces: &mut [Piece<'_>], holds: impl Fn(&Slot, &Work) -> bool) -> bool {
+        let mut slots = self.slots.iter();
+        recorded(pieces).all(|piece| {
+            let work = piece.body.as_ref().map(|body| &body.work);
+            slots.next().zip(work).is_some_and(|(slot, work)| holds(slot, work))
+        })
+    }
+
     /// Puts the recorded bodies in where they differ from what is there, and launches. `false`: a body has other nodes.
     pub(super) fn run(
         &mut self,
@@ -148,11 +179,7 @@ impl Variant {
         stream: &Stream,
         stats: &mut RecordedStats,
     ) -> Result<bool> {
-        let mut slots = self.slots.iter();
-        if !recorded(pieces).all(|piece| {
-            let work = piece.body.as_ref().map(|body| &body.work);
-            slots.next().zip(work).is_some_and(|(slot, work)| slot.has_room_for(work))
-        }) {
+        if !self.has_room_for(pieces) {
             return Ok(false);
         }
         let Variant { exec, member, slots } = self;
@@ -236,7 +263,10 @@ fn put_and_launch(
         let Some(body) = &piece.body else { return Err(Error::Poisoned) };
         match slot.patch((exec, &bound), nodes, &body.work) {
             Ok(Patched::Unchanged) => counted.unchanged += 1,
-            Ok(Patched::Changed) => counted.patched += 1,
+            Ok(Patched::Changed { reconfigured }) => {
+                counted.patched += 1;
+                counted.reconfigured += u64::from(reconfigured);
+            }
             Ok(Patched::Refused) => return Ok(false),
             Err(error) => return Err(piece.step.failed(error)),
         }

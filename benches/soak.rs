@@ -2,14 +2,19 @@
 //!
 //! `cargo bench --bench soak [-- --json] [--replays N]`
 
+#[path = "support/arms.rs"]
+#[allow(dead_code, reason = "the bench `replay` has more")]
+mod arms;
+#[path = "support/bare.rs"]
+mod bare;
 #[path = "support/program.rs"]
 mod program;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::{BreakKind, CaptureOptions};
+use arms::{Arm, Contender};
 use clap::Parser;
-use program::{Launches, Program, Shape};
+use program::{Program, Shape};
 use std::error::Error;
 use std::time::Instant;
 
@@ -20,8 +25,8 @@ struct Arguments {
     #[arg(long)]
     json: bool,
     /// Replays of each arm.
-    #[arg(long, default_value_t = 1_000_000)]
-    replays: usize,
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    replays: u32,
     /// Segments of the program.
     #[arg(long, default_value_t = 5)]
     segments: usize,
@@ -36,11 +41,18 @@ struct Arguments {
     bench: bool,
 }
 
-const ARMS: [(&str, BreakKind, Launches); 3] = [
-    ("live", BreakKind::Live, Launches::Prepared),
-    ("recorded, changed", BreakKind::Recorded, Launches::Changing),
-    ("one frozen graph", BreakKind::Inline, Launches::Prepared),
-];
+/// The bare ones make the driver calls of a live and of a recorded replay, with nothing around them: what is slow there is not the crate's.
+const ARMS: [Arm; 5] = [arms::LIVE, arms::CHANGED, arms::FROZEN, arms::BARE_LOOP, arms::BARE_CHANGED];
+/// Replays of an arm before the next one's turn.
+const TURN: usize = 1000;
+
+/// What an arm took.
+#[derive(Default)]
+struct Taken {
+    times: Vec<f32>,
+    host: Option<i64>,
+    device: i64,
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
@@ -56,30 +68,43 @@ fn main() -> Result<(), Box<dyn Error>> {
             "arm", "median", "p99", "p99.9", "max µs", "p99/median", "host KiB more", "device KiB more"
         );
     }
-    for (name, kind, launches) in ARMS {
-        let mut capture = program.capture(kind, launches, CaptureOptions::default())?;
-        // Written once before, so that its pages are there.
-        let mut times = vec![1.0_f32; arguments.replays];
-        let mut replay = || -> Result<f32, Box<dyn Error>> {
-            program.stream.synchronize()?;
-            let start = Instant::now();
-            let _ = capture.replay(&program.stream)?;
-            Ok(start.elapsed().as_secs_f32() * 1e6)
-        };
-        for _ in 0..arguments.replays.min(1000) {
-            replay()?;
+    let replays = arguments.replays as usize;
+    let mut contenders = Contender::all(&program, &ARMS)?;
+    // Written before, so that their pages are there.
+    let mut taken: Vec<Taken> = ARMS.iter().map(|_| Taken { times: vec![1.0; replays], ..Taken::default() }).collect();
+    taken.iter_mut().for_each(|taken| taken.times.clear());
+    let memory = || -> Result<_, Box<dyn Error>> { Ok((resident(), program.context.memory_info()?.free as i64)) };
+    context.with_current(|| -> Result<(), Box<dyn Error>> {
+        // The machine is the same for all arms when it is slow. The first turn of each doesn't count.
+        for round in 0..=replays.div_ceil(TURN) {
+            let count = TURN.min(replays + TURN - round * TURN);
+            for (contender, taken) in contenders.iter_mut().zip(&mut taken) {
+                let before = memory()?;
+                for _ in 0..count {
+                    program.stream.synchronize()?;
+                    let start = Instant::now();
+                    contender.replay(&program)?;
+                    let time = start.elapsed().as_secs_f32() * 1e6;
+                    if round > 0 {
+                        taken.times.push(time);
+                    }
+                }
+                program.stream.synchronize()?;
+                let after = memory()?;
+                if round > 0 {
+                    let more = after.0.zip(before.0).map(|(after, before)| after - before);
+                    taken.host = more.map(|more| more + taken.host.unwrap_or(0));
+                    taken.device += before.1 - after.1;
+                }
+            }
         }
-        let memory = || -> Result<_, Box<dyn Error>> { Ok((resident(), program.context.memory_info()?.free as i64)) };
-        let before = memory()?;
-        for time in &mut times {
-            *time = replay()?;
-        }
-        let after = memory()?;
+        Ok(())
+    })??;
+    for (arm, Taken { mut times, host, device }) in ARMS.iter().zip(taken) {
         times.sort_by(f32::total_cmp);
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         let [median, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(at);
-        let host = before.0.zip(after.0).map(|(before, after)| (after - before) >> 10);
-        let device = (before.1 - after.1) >> 10;
+        let (name, host, device) = (arm.name, host.map(|host| host >> 10), device >> 10);
         if arguments.json {
             let row = serde_json::json!({
                 "bench": "soak", "arm": name, "replays": arguments.replays, "segments": shape.segments, "kernels": shape.kernels,

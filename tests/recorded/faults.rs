@@ -9,14 +9,18 @@ use breakable_cuda_graph::{CaptureOptions, Result, is_capturing};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// Two stretches with a live break between them; replays that patch, that change nothing, that need another exec, whose bodies
-/// have to be captured, and that fall back.
+/// Two stretches with a live break between them; replays that patch, that change nothing, that need another exec for their grids or their nodes,
+/// whose bodies have to be captured, and that fall back.
 fn scenario(rig: &Rig) -> Result<Vec<f32>> {
     let mut options = CaptureOptions::default();
-    options.max_recorded_shapes = 3;
+    options.max_recorded_shapes = 2;
+    options.max_recorded_configs = 2;
     let mut captured = Captured::with(rig, &[Recorded, Alive, Recorded], options, Live::new(1.0))?;
     let first = captured.replay(Live::new(2.0), None)?;
     captured.replay(Live::new(2.0), None)?;
+    for blocks in [1, 0, 2] {
+        captured.replay(Live { blocks, ..Live::new(2.0) }, None)?;
+    }
     captured.replay(Live { kernels: 3, ..Live::new(2.0) }, None)?;
     captured.replay(Live { copies: 7, ..Live::new(2.0) }, None)?;
     captured.replay(Live { copies: 7, ..Live::new(3.0) }, None)?;

@@ -1,25 +1,26 @@
-//! What a replay costs: host time beside a bare loop of the same driver calls on the same execs, and time back to back.
+//! What a replay costs: host time beside bare driver calls, those of a live replay on the very same execs, and time back to back.
 //!
 //! The program: 33 segments of 8 small kernels with 32 breaks of 2 kernels between them; each break writes its handoff itself. A second program with
 //! breaks of no kernels shows what an empty break and the gap between two launches cost.
 //!
 //! `cargo bench --bench replay [-- --json] [--sweep]`
 
-#[path = "../support/measure.rs"]
+#[path = "support/arms.rs"]
+mod arms;
+#[path = "support/bare.rs"]
+mod bare;
+#[path = "support/measure.rs"]
 mod measure;
-#[path = "../support/program.rs"]
+#[path = "support/program.rs"]
 mod program;
-#[path = "../../examples/support/mod.rs"]
+#[path = "../examples/support/mod.rs"]
 mod support;
 
-mod bare;
-
-use bare::Bare;
-use breakable_cuda_graph::driver::{Context, Event, EventFlags, InstantiateFlags};
-use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions};
+use arms::{Arm, Contender};
+use breakable_cuda_graph::driver::{Context, Event, EventFlags};
 use clap::Parser;
 use measure::quartiles;
-use program::{Launches, Program, Shape};
+use program::{Program, Shape};
 use std::error::Error;
 use std::time::Instant;
 
@@ -48,40 +49,30 @@ struct Arguments {
     bench: bool,
 }
 
-/// What is captured: its name, what its breaks are and how they launch, and whether bodies are recorded by stream capture.
-struct Arm {
-    name: &'static str,
-    kind: BreakKind,
-    launches: Launches,
-    captured: bool,
-}
-
-const fn arm(name: &'static str, kind: BreakKind, launches: Launches) -> Arm {
-    Arm { name, kind, launches, captured: false }
-}
-
-const LIVE: Arm = arm("live", BreakKind::Live, Launches::Prepared);
-const CHANGING: Arm = arm("recorded, changed", BreakKind::Recorded, Launches::Changing);
-const FROZEN: Arm = arm("one frozen graph", BreakKind::Inline, Launches::Prepared);
-const ALL: [Arm; 9] = [
-    LIVE,
-    arm("live, checked launches", BreakKind::Live, Launches::Checked),
-    arm("recorded", BreakKind::Recorded, Launches::Prepared),
-    CHANGING,
-    arm("recorded, other grids", BreakKind::Recorded, Launches::Regridded),
-    arm("recorded, checked", BreakKind::Recorded, Launches::Checked),
-    Arm { captured: true, ..arm("captured", BreakKind::Recorded, Launches::Prepared) },
-    Arm { captured: true, ..arm("captured, changed", BreakKind::Recorded, Launches::Changing) },
-    FROZEN,
+/// The first is live, which the bare loop goes over.
+const ALL: [Arm; 13] = [
+    arms::LIVE,
+    arms::LIVE_CHECKED,
+    arms::RECORDED,
+    arms::CHANGED,
+    arms::OTHER_GRIDS,
+    arms::RECURRING_GRIDS,
+    arms::RECORDED_CHECKED,
+    arms::CAPTURED,
+    arms::CAPTURED_CHANGED,
+    arms::FROZEN,
+    arms::BARE_CHANGED,
+    arms::BARE_OTHER_GRIDS,
+    arms::BARE_LOOP,
 ];
-const FEW: [Arm; 3] = [LIVE, CHANGING, FROZEN];
+const FEW: [Arm; 4] = [arms::LIVE, arms::CHANGED, arms::FROZEN, arms::BARE_LOOP];
 
 /// What an arm took.
 struct Row {
     name: &'static str,
     host: [f64; 3],
     over_bare: [f64; 3],
-    back_to_back: Option<f64>,
+    back_to_back: f64,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -108,7 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [live, _, frozen, bare] = &rows[..] else { return Err("four rows".into()) };
     let breaks = shape.breaks() as f64;
     let dispatch = (live.host[1] - bare.host[1]) / breaks;
-    let gap = (live.back_to_back.unwrap_or(f64::NAN) - frozen.back_to_back.unwrap_or(f64::NAN)) / breaks;
+    let gap = (live.back_to_back - frozen.back_to_back) / breaks;
     let singles = [
         ("patch of a kernel node", patch),
         ("stream capture of a body, over its notes", captured),
@@ -135,7 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs the arms and the bare loop in interleaved blocks.
+/// Runs the arms in interleaved blocks. The last one is the bare loop.
 fn run(
     context: &Context,
     shape: Shape,
@@ -145,17 +136,8 @@ fn run(
 ) -> Result<Vec<Row>, Box<dyn Error>> {
     const WARM: usize = 5;
     let program = Program::new(context, shape)?;
-    let mut captures = Vec::new();
-    for arm in arms {
-        let mut options = CaptureOptions::default();
-        if arm.captured {
-            // Priorities of nodes come with the stream capture.
-            options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
-        }
-        captures.push(program.capture(arm.kind, arm.launches, options)?);
-    }
-    let bare = Bare::new(&program, &captures[0])?;
-    let count = arms.len() + 1;
+    let mut contenders = Contender::all(&program, arms)?;
+    let count = arms.len();
     let mut times = vec![Vec::new(); count];
     context.with_current(|| -> Result<(), Box<dyn Error>> {
         for block in 0..blocks + WARM {
@@ -166,10 +148,7 @@ fn run(
                 for _ in 0..replays {
                     program.stream.synchronize()?;
                     let start = Instant::now();
-                    match captures.get_mut(arm) {
-                        Some(capture) => drop(capture.replay(&program.stream)?),
-                        None => bare.replay()?,
-                    }
+                    contenders[arm].replay(&program)?;
                     seconds += start.elapsed().as_secs_f64();
                 }
                 if block >= WARM {
@@ -179,34 +158,27 @@ fn run(
         }
         Ok(())
     })??;
-    program.stream.synchronize()?;
-    let device = back_to_back(&program, &mut captures, blocks / 10 + 1)?;
-    let bare_times = times[arms.len()].clone();
-    let names = arms.iter().map(|arm| arm.name).chain(["bare loop"]);
-    let device = device.into_iter().map(Some).chain([None]);
-    let rows = names.zip(times).zip(device).map(|((name, mut host), back_to_back)| {
+    let device = context.with_current(|| back_to_back(&program, &mut contenders, blocks / 10 + 1))??;
+    let bare_times = times[count - 1].clone();
+    let rows = arms.iter().zip(times).zip(device).map(|((arm, mut host), back_to_back)| {
         let mut ratios: Vec<f64> = host.iter().zip(&bare_times).map(|(arm, bare)| arm / bare).collect();
-        Row { name, host: quartiles(&mut host), over_bare: quartiles(&mut ratios), back_to_back }
+        Row { name: arm.name, host: quartiles(&mut host), over_bare: quartiles(&mut ratios), back_to_back }
     });
     Ok(rows.collect())
 }
 
 /// Microseconds of one replay among many, between two events: the longer of the device's time and the host's.
-fn back_to_back(
-    program: &Program,
-    captures: &mut [BreakableCapture<'_>],
-    rounds: usize,
-) -> breakable_cuda_graph::Result<Vec<f64>> {
+fn back_to_back(program: &Program, contenders: &mut [Contender], rounds: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     const REPLAYS: usize = 20;
     let event = || Event::with_flags(&program.context, EventFlags::TIMING);
     let (from, to) = (event()?, event()?);
-    let mut times = vec![Vec::new(); captures.len()];
+    let mut times = vec![Vec::new(); contenders.len()];
     for _ in 0..rounds {
-        for (capture, times) in captures.iter_mut().zip(&mut times) {
+        for (contender, times) in contenders.iter_mut().zip(&mut times) {
             program.stream.synchronize()?;
             from.record(&program.stream)?;
             for _ in 0..REPLAYS {
-                let _ = capture.replay(&program.stream)?;
+                contender.replay(program)?;
             }
             to.record(&program.stream)?;
             to.synchronize()?;
@@ -220,7 +192,7 @@ fn print(arguments: &Arguments, shape: Shape, blocks: usize, rows: &[Row]) {
     if !arguments.json {
         println!("\n{shape}; {blocks} interleaved blocks of {} replays", arguments.replays);
         println!(
-            "{:<24} {:>8} {:>18} {:>10} {:>18} {:>13}",
+            "{:<28} {:>8} {:>18} {:>10} {:>18} {:>13}",
             "arm", "host µs", "quartiles", "over bare", "quartiles", "back to back"
         );
     }
@@ -236,8 +208,7 @@ fn print(arguments: &Arguments, shape: Shape, blocks: usize, rows: &[Row]) {
         } else {
             let (spread, ratio_spread) =
                 (format!("{low:.1} to {high:.1}"), format!("{ratio_low:.4} to {ratio_high:.4}"));
-            let device = back_to_back.map_or_else(String::new, |device| format!("{device:.1}"));
-            println!("{name:<24} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18} {device:>13}");
+            println!("{name:<28} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18} {back_to_back:>13.1}");
         }
     }
 }

@@ -1,0 +1,98 @@
+//! What the benches `replay` and `soak` compare: captures of the program, and bare driver calls.
+
+use crate::bare::{BareLoop, BarePatched};
+use crate::program::{Launches, Program};
+use breakable_cuda_graph::driver::InstantiateFlags;
+use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions};
+use std::error::Error;
+
+/// Its name and what it is.
+#[derive(Clone, Copy)]
+pub struct Arm {
+    pub name: &'static str,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    /// A capture with breaks of a kind. `captured`: bodies are recorded by stream capture; `configs`: execs for so many grids.
+    Capture { kind: BreakKind, launches: Launches, captured: bool, configs: usize },
+    /// A loop over the execs of the first arm and its breaks' launches.
+    Loop,
+    /// An exec of everything, in which the breaks' nodes are set.
+    Patched(Launches),
+}
+
+const fn capture(name: &'static str, kind: BreakKind, launches: Launches) -> Arm {
+    Arm { name, what: What::Capture { kind, launches, captured: false, configs: 1 } }
+}
+
+const fn captured(name: &'static str, launches: Launches) -> Arm {
+    Arm { name, what: What::Capture { kind: BreakKind::Recorded, launches, captured: true, configs: 1 } }
+}
+
+pub const LIVE: Arm = capture("live", BreakKind::Live, Launches::Prepared);
+pub const LIVE_CHECKED: Arm = capture("live, checked launches", BreakKind::Live, Launches::Checked);
+pub const RECORDED: Arm = capture("recorded", BreakKind::Recorded, Launches::Prepared);
+pub const CHANGED: Arm = capture("recorded, changed", BreakKind::Recorded, Launches::Changing);
+pub const OTHER_GRIDS: Arm = capture("recorded, other grids", BreakKind::Recorded, Launches::Regridded);
+pub const RECURRING_GRIDS: Arm = Arm {
+    name: "recorded, grids that recur",
+    what: What::Capture { kind: BreakKind::Recorded, launches: Launches::Regridded, captured: false, configs: 2 },
+};
+pub const RECORDED_CHECKED: Arm = capture("recorded, checked", BreakKind::Recorded, Launches::Checked);
+pub const CAPTURED: Arm = captured("captured", Launches::Prepared);
+pub const CAPTURED_CHANGED: Arm = captured("captured, changed", Launches::Changing);
+pub const FROZEN: Arm = capture("one frozen graph", BreakKind::Inline, Launches::Prepared);
+pub const BARE_LOOP: Arm = Arm { name: "bare loop", what: What::Loop };
+pub const BARE_CHANGED: Arm = Arm { name: "bare, changed", what: What::Patched(Launches::Changing) };
+pub const BARE_OTHER_GRIDS: Arm = Arm { name: "bare, other grids", what: What::Patched(Launches::Regridded) };
+
+/// An arm, ready to run.
+pub enum Contender {
+    Capture(Box<BreakableCapture<'static>>),
+    Loop(BareLoop),
+    Patched(BarePatched),
+}
+
+impl Contender {
+    /// `first`: the first arm's, which a loop goes over.
+    pub fn new(program: &Program, arm: Arm, first: Option<&Contender>) -> Result<Contender, Box<dyn Error>> {
+        Ok(match arm.what {
+            What::Capture { kind, launches, captured, configs } => {
+                let mut options = CaptureOptions::default();
+                options.max_recorded_configs = configs;
+                if captured {
+                    // Priorities of nodes come with the stream capture.
+                    options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
+                }
+                Contender::Capture(Box::new(program.capture(kind, launches, options)?))
+            }
+            What::Loop => match first {
+                Some(Contender::Capture(live)) => Contender::Loop(BareLoop::new(program, live)?),
+                _ => return Err("a loop goes over the execs of a capture".into()),
+            },
+            What::Patched(launches) => Contender::Patched(BarePatched::new(program, launches)?),
+        })
+    }
+
+    /// All of a list.
+    pub fn all(program: &Program, arms: &[Arm]) -> Result<Vec<Contender>, Box<dyn Error>> {
+        let mut all = Vec::new();
+        for &arm in arms {
+            all.push(Contender::new(program, arm, all.first())?);
+        }
+        Ok(all)
+    }
+
+    /// With the context current.
+    #[inline]
+    pub fn replay(&mut self, program: &Program) -> Result<(), Box<dyn Error>> {
+        match self {
+            Contender::Capture(capture) => drop(capture.replay(&program.stream)?),
+            Contender::Loop(bare) => bare.replay()?,
+            Contender::Patched(bare) => bare.replay()?,
+        }
+        Ok(())
+    }
+}

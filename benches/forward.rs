@@ -1,4 +1,5 @@
-//! A decoder's layers at real sizes, with attention as a break: run eagerly, replayed with live and with recorded breaks, and frozen in one graph.
+//! A decoder's layers at real sizes, with attention as a break: run eagerly, replayed with live and with recorded breaks, with recorded
+//! breaks of which every launch changes from one replay to the next, and frozen in one graph.
 //!
 //! Products are cuBLAS's where it is found (the variable BCG_CUBLAS names its file or folder), the decoder's own kernel otherwise. Before anything is
 //! measured the arms' outputs are compared with eager's bit for bit, for two batches; a difference is an error.
@@ -19,7 +20,7 @@ use breakable_cuda_graph::{
     BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Result, Tensor, active_forward, eager,
 };
 use clap::Parser;
-use report::{ARMS, Measured, Report};
+use report::{ARMS, CHANGED, Measured, Report};
 use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
@@ -155,13 +156,20 @@ struct Setup<'m> {
     pool: CapturePool,
     stream: Stream,
     x: Tensor,
-    batch: DecoderBatch,
+    /// Of the same sequences, but that the second has an empty one more.
+    batches: [DecoderBatch; 2],
 }
 
 /// One way to run them.
 enum Arm<'m> {
     Eager,
-    Captured { capture: Box<BreakableCapture<'m>>, output: Tensor },
+    /// `changing`: the batch is the other one on every other run.
+    Captured {
+        capture: Box<BreakableCapture<'m>>,
+        output: Tensor,
+        changing: bool,
+        odd: bool,
+    },
 }
 
 impl<'m> Setup<'m> {
@@ -176,9 +184,12 @@ impl<'m> Setup<'m> {
         let x = Tensor::empty(context, DType::BF16, &[rows, layers.sizes().width])?;
         // Of variance 1.
         ops.random_into(stream, 2, 0.0, 3.0_f32.sqrt(), &x)?;
+        let batch = |offsets: &[i32]| -> Result<DecoderBatch> {
+            Ok(DecoderBatch { offsets: Tensor::from_slice(stream, offsets, &[offsets.len()])? })
+        };
         let offsets = equal_lengths(rows);
-        let batch = DecoderBatch { offsets: Tensor::from_slice(stream, &offsets, &[offsets.len()])? };
-        Ok(Setup { layers, product, pool: CapturePool::new(context)?, stream: stream.clone(), x, batch })
+        let batches = [batch(&offsets)?, batch(&one_more(&offsets))?];
+        Ok(Setup { layers, product, pool: CapturePool::new(context)?, stream: stream.clone(), x, batches })
     }
 
     fn arms(&self) -> Result<Vec<Arm<'m>>> {
@@ -186,46 +197,54 @@ impl<'m> Setup<'m> {
         let mut arms = vec![Arm::Eager];
         drop(self.run(&mut arms[0])?);
         self.stream.synchronize()?;
-        for kind in ARMS.iter().filter_map(|(_, kind)| *kind) {
+        for (name, kind) in ARMS.iter().filter_map(|(name, kind)| Some((*name, (*kind)?))) {
             let mut options = CaptureOptions::default();
             // The frozen graph is the driver's own, as a plain capture gives it.
             options.zero_by_kernels = kind != BreakKind::Inline;
             let mut capture = BreakableCapture::with_options(&self.pool, options)?;
             let (layers, product) = (self.layers, self.product);
-            let output = active_forward(&self.batch, || {
+            let output = active_forward(&self.batches[0], || {
                 capture.record(&self.stream, |scope| layers.forward(scope, &self.x, product, kind))
             })?;
-            arms.push(Arm::Captured { capture: Box::new(capture), output });
+            arms.push(Arm::Captured { capture: Box::new(capture), output, changing: name == CHANGED, odd: false });
         }
         Ok(arms)
     }
 
     /// Runs the forward once, and returns its output, which is another arm's memory from that one's run on.
     fn run(&self, arm: &mut Arm<'m>) -> Result<Tensor> {
-        active_forward(&self.batch, || match arm {
+        let batch = match arm {
+            Arm::Captured { changing: true, odd, .. } => {
+                *odd = !*odd;
+                &self.batches[usize::from(*odd)]
+            }
+            _ => &self.batches[0],
+        };
+        active_forward(batch, || match arm {
             Arm::Eager => eager(&self.pool, &self.stream, |scope| {
                 self.layers.forward(scope, &self.x, self.product, BreakKind::Live)
             }),
-            Arm::Captured { capture, output } => {
+            Arm::Captured { capture, output, .. } => {
                 let _ = capture.replay(&self.stream)?;
                 Ok(output.clone())
             }
         })
     }
 
-    /// Compares each arm's output with eager's, for two batches of as many sequences.
+    /// Compares each arm's output with eager's, for two batches of as many sequences, and for each of them twice, as one arm changes in between.
     fn compare(&self, arms: &mut [Arm<'m>]) -> std::result::Result<(), Failure> {
         let rows = self.x.rows();
         for offsets in [shorter(rows), equal_lengths(rows)] {
-            self.batch.offsets.write(&self.stream, &offsets)?;
+            self.batches[0].offsets.write(&self.stream, &offsets)?;
+            self.batches[1].offsets.write(&self.stream, &one_more(&offsets))?;
             // The rows after the last sequence are undefined.
             let valid = offsets.last().map_or(0, |&end| end as usize);
             let expected = self.bits(&mut arms[0], valid)?;
             if expected.iter().any(|bits| bits & 0x7f80 == 0x7f80) {
                 return Err(format!("{rows} rows, offsets {offsets:?}: values that are not finite").into());
             }
-            for (arm, (name, _)) in arms.iter_mut().zip(ARMS) {
-                let got = self.bits(arm, valid)?;
+            for (arm, (name, _)) in (0..2).flat_map(|_| 0..ARMS.len()).map(|at| (at, ARMS[at])) {
+                let got = self.bits(&mut arms[arm], valid)?;
                 if let Some(at) = got.iter().zip(&expected).position(|(got, expected)| got != expected) {
                     let row = at / self.layers.sizes().width;
                     return Err(
@@ -305,6 +324,11 @@ fn shorter(rows: usize) -> Vec<i32> {
     let by = (offsets[1] / 4).max(1);
     offsets[1..].iter_mut().for_each(|offset| *offset -= by);
     offsets
+}
+
+/// The same sequences, and an empty one.
+fn one_more(offsets: &[i32]) -> Vec<i32> {
+    offsets.iter().chain(offsets.last()).copied().collect()
 }
 
 fn micros(time: Duration) -> f64 {

@@ -4,13 +4,16 @@ use breakable_cuda_graph::BreakKind;
 use breakable_cuda_graph::demo::DecoderSizes;
 
 /// The arms in their order, by name and the kind of their breaks.
-pub const ARMS: [(&str, Option<BreakKind>); 4] = [
+pub const ARMS: [(&str, Option<BreakKind>); 5] = [
     ("eager", None),
     ("live", Some(BreakKind::Live)),
     ("recorded", Some(BreakKind::Recorded)),
+    (CHANGED, Some(BreakKind::Recorded)),
     ("frozen", Some(BreakKind::Inline)),
 ];
-const FROZEN: usize = 3;
+/// The arm whose batch is at another place on every other run, and has another number of sequences, so that each launch of its breaks differs.
+pub const CHANGED: &str = "changed";
+const FROZEN: usize = 4;
 
 /// Microseconds of each arm, block by block.
 #[derive(Default)]

@@ -114,7 +114,7 @@ fn operation(
     let mut odd = false;
     move |b| {
         odd = !odd;
-        let handoff = b.output(0).ok_or(Error::NoForward)?;
+        let handoff = b.output(0).ok_or_else(|| Error::NoForward)?;
         match launches {
             // What the last element is scaled to is what it is already.
             Launches::Changing => values[3] = elements - u64::from(odd),

@@ -120,7 +120,7 @@ impl<'a> Break<'a> {
     /// # Errors
     /// [`Error::OutOfRange`] when there are not as many, or it is absent.
     pub fn input(&self, index: usize) -> Result<&'a Tensor> {
-        self.optional_input(index)?.ok_or(Error::OutOfRange {
+        self.optional_input(index)?.ok_or_else(|| Error::OutOfRange {
             what: "break's present inputs",
             end: index + 1,
             length: index,

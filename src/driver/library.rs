@@ -116,11 +116,13 @@ unsafe fn bytes_of<P>(structure: &P) -> &[u8] {
 /// The kernel takes a structure of this type, without padding, and the memory that it names is valid whenever the work runs.
 unsafe fn launch_one<P>(function: CUfunction, stream: &Stream, config: LaunchConfig, parameters: &P) -> Result<()> {
     let argument = core::ptr::from_ref(parameters);
-    if window::takes_notes(stream) {
-        // SAFETY: the caller's structure has no padding.
-        let bytes = unsafe { bytes_of(parameters) };
-        window::note_launch(function, config, |noted| noted.parameter(bytes));
-    } else {
+    // SAFETY: the caller's structure has no padding.
+    let bytes = unsafe { bytes_of(parameters) };
+    let noted = window::note_launch(stream, |notes| {
+        notes.begin(function, config);
+        notes.parameter(bytes);
+    });
+    if !noted {
         let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
         let mut arguments: [*mut c_void; 1] = [argument.cast_mut().cast()];
         let (driver, none) = (stream.context().driver(), core::ptr::null_mut());
@@ -129,7 +131,7 @@ unsafe fn launch_one<P>(function: CUfunction, stream: &Stream, config: LaunchCon
             let (stream, arguments) = (stream.as_raw(), arguments.as_mut_ptr());
             driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, arguments, none)?;
         }
+        window::operation(|_| {});
     }
-    window::operation(|_| {});
     Ok(())
 }

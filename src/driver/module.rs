@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::disposal::Disposal;
 use super::launch::LaunchConfig;
-use super::noted::{MAX_PARAMETERS, Noted};
+use super::noted::MAX_PARAMETERS;
 use super::stream::Stream;
 use super::window::{self, Kept};
 use crate::error::Result;
@@ -215,16 +215,34 @@ impl Kernel {
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        if window::takes_notes(stream)
-            && let Some(sizes) = self.sizes()
-        {
-            // SAFETY: as the caller says.
-            window::note_launch(self.raw, config, |noted| unsafe { note(arguments, sizes, noted) });
-            self.keep_in_segment();
-            return Ok(());
-        }
         // SAFETY: as the caller says.
-        unsafe { self.enqueue(stream, config, arguments) }
+        unsafe {
+            if window::is_open() && self.note(stream, config, arguments) {
+                return Ok(());
+            }
+            self.enqueue(stream, config, arguments)
+        }
+    }
+
+    /// Notes a launch, where launches are noted and the parameters' sizes are known. `false`: it is to be enqueued.
+    ///
+    /// # Safety
+    /// As for [`launch_raw`](Kernel::launch_raw).
+    unsafe fn note(&self, stream: &Stream, config: LaunchConfig, arguments: &[*mut c_void]) -> bool {
+        let sizes = match self.sizes.get() {
+            Some(sizes) => sizes,
+            None if window::takes_notes(stream) => self.find_sizes(),
+            None => return false,
+        };
+        let Some(sizes) = sizes else { return false };
+        window::note_launch(stream, |notes| {
+            notes.begin(self.raw, config);
+            for (argument, size) in arguments.iter().zip(sizes) {
+                // SAFETY: the caller's pointer to a value of the parameter's size.
+                notes.parameter(unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), *size) });
+            }
+            notes.keep(&self.module);
+        })
     }
 
     /// Launches the kernel on a stream of its own context.
@@ -262,13 +280,18 @@ impl Kernel {
 
     /// Counts a launch in the open segment, which keeps the module.
     #[inline]
-    pub(crate) fn keep_in_segment(&self) {
+    fn keep_in_segment(&self) {
         window::operation(|kept| window::keep(kept, &self.module));
+    }
+
+    /// What a launch of it refers to.
+    pub(crate) fn kept(&self) -> &Kept {
+        &self.module
     }
 
     /// The parameters' sizes, where they are known and few enough to be noted.
     #[cold]
-    fn sizes(&self) -> Option<&[usize]> {
+    fn find_sizes(&self) -> &Option<Box<[usize]>> {
         let look = || {
             if !self.context.driver().supports(Call::cuFuncGetParamInfo) {
                 return None;
@@ -276,22 +299,11 @@ impl Kernel {
             let found = self.parameters().ok().filter(|found| found.len() <= MAX_PARAMETERS)?;
             Some(found.iter().map(|parameter| parameter.size).collect())
         };
-        self.sizes.get_or_init(look).as_deref()
+        self.sizes.get_or_init(look)
     }
 }
 
 /// Whether what is kept is a module.
 pub(crate) fn is_module(kept: &Kept) -> bool {
     kept.is::<ModuleInner>()
-}
-
-/// Copies the values that the pointers name.
-///
-/// # Safety
-/// Each pointer is to as many initialised bytes as its size says.
-unsafe fn note(arguments: &[*mut c_void], sizes: &[usize], noted: &mut Noted) {
-    for (argument, size) in arguments.iter().zip(sizes) {
-        // SAFETY: as the caller says.
-        noted.parameter(unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), *size) });
-    }
 }

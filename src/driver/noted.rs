@@ -8,7 +8,7 @@ use core::ffi::c_void;
 pub(crate) const MAX_PARAMETERS: usize = 32;
 
 /// Launches in order, with the values of their parameters. Cleared and filled anew without allocating.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 pub(crate) struct Noted {
     launches: Vec<Launch>,
     /// Where each parameter begins in `words`.
@@ -17,7 +17,7 @@ pub(crate) struct Noted {
     words: Vec<u64>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Launch {
     function: CUfunction,
     config: LaunchConfig,
@@ -89,14 +89,23 @@ impl Noted {
     }
 
     /// Begins a launch; its parameters follow.
+    #[inline]
     pub(super) fn begin(&mut self, function: CUfunction, config: LaunchConfig) {
         let first = (self.starts.len() as u32, self.words.len() as u32);
         self.launches.push(Launch { function, config, first });
     }
 
     /// Adds the next parameter's value.
+    #[inline]
     pub(crate) fn parameter(&mut self, bytes: &[u8]) {
         self.starts.push(self.words.len() as u32);
+        // Most are of one word: a number or an address.
+        if let &[a, b, c, d, e, f, g, h] = bytes {
+            return self.words.push(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+        }
+        if let &[a, b, c, d] = bytes {
+            return self.words.push(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]));
+        }
         let words = bytes.chunks(8).map(|chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);

@@ -216,21 +216,64 @@ fn note_operation(keep: impl FnOnce(&mut Vec<Kept>)) {
 /// Whether kernel launches on the stream are taken as data now.
 #[inline]
 pub(crate) fn takes_notes(stream: &Stream) -> bool {
-    is_open() && noting(stream)
+    is_open() && OPEN.with_borrow_mut(|open| Notes::of(open, stream).is_some())
 }
 
-fn noting(stream: &Stream) -> bool {
-    OPEN.with_borrow(|open| open.as_ref().is_some_and(|state| state.noted.is_some() && state.stream == *stream))
+/// Takes a launch on the stream as data, where launches are taken so: `note` adds it to the notes. `false`: it is to be enqueued.
+#[inline]
+pub(crate) fn note_launch(stream: &Stream, note: impl FnOnce(&mut Notes<'_>)) -> bool {
+    is_open() && note_if_taken(stream, note)
 }
 
-/// Adds a launch to the notes, where they are [taken](takes_notes).
-pub(crate) fn note_launch(function: CUfunction, config: LaunchConfig, parameters: impl FnOnce(&mut Noted)) {
+fn note_if_taken(stream: &Stream, note: impl FnOnce(&mut Notes<'_>)) -> bool {
     OPEN.with_borrow_mut(|open| {
-        if let Some(noted) = open.as_mut().and_then(|state| state.noted.as_mut()) {
-            noted.begin(function, config);
-            parameters(noted);
+        let Some(mut notes) = Notes::of(open, stream) else { return false };
+        *notes.operations += 1;
+        note(&mut notes);
+        true
+    })
+}
+
+/// Where launches are taken as data, with what they refer to.
+pub(crate) struct Notes<'a> {
+    noted: &'a mut Noted,
+    kept: &'a mut Vec<Kept>,
+    operations: &'a mut usize,
+    recording: u64,
+}
+
+impl<'a> Notes<'a> {
+    fn of(open: &'a mut Option<State>, stream: &Stream) -> Option<Notes<'a>> {
+        let State { stream: own, noted, kept, operations, recording, .. } = open.as_mut()?;
+        let noted = noted.as_mut().filter(|_| own == stream)?;
+        Some(Notes { noted, kept, operations, recording: *recording })
+    }
+
+    /// Begins a launch; its parameters follow.
+    #[inline]
+    pub(crate) fn begin(&mut self, function: CUfunction, config: LaunchConfig) {
+        self.noted.begin(function, config);
+    }
+
+    /// Adds the next parameter's value.
+    #[inline]
+    pub(crate) fn parameter(&mut self, bytes: &[u8]) {
+        self.noted.parameter(bytes);
+    }
+
+    /// Keeps what the launch refers to.
+    #[inline]
+    pub(crate) fn keep(&mut self, what: &Kept) {
+        keep(self.kept, what);
+    }
+
+    /// Keeps something, unless it was made in the recording that the notes are of.
+    #[inline]
+    pub(crate) fn keep_unless_own(&mut self, made_in: u64, what: impl FnOnce() -> Kept) {
+        if self.recording != made_in || made_in == 0 {
+            keep(self.kept, &what());
         }
-    });
+    }
 }
 
 /// Adds to what a segment keeps, unless it is there.

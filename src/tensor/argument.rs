@@ -1,8 +1,8 @@
 //! Tensors and values as kernel arguments.
 
 use super::owned::Tensor;
-use crate::driver::noted::{MAX_PARAMETERS, Noted};
-use crate::driver::window::{self, Kept};
+use crate::driver::noted::MAX_PARAMETERS;
+use crate::driver::window::{self, Kept, Notes};
 use crate::driver::{Kernel, LaunchConfig, Stream};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
@@ -74,14 +74,16 @@ impl Kernel {
                 tensor.expect_on(self.context(), "kernel argument")?;
             }
         }
-        if window::takes_notes(stream) {
-            let note = |noted: &mut Noted| arguments.iter().for_each(|argument| argument.note(noted));
-            window::note_launch(self.as_raw(), config, note);
-            self.keep_in_segment();
-        } else {
-            // SAFETY: as the caller says; the places were checked.
-            unsafe { self.enqueue_arguments(stream, config, arguments)? };
+        let noted = window::note_launch(stream, |notes| {
+            notes.begin(self.as_raw(), config);
+            notes.keep(self.kept());
+            arguments.iter().for_each(|argument| argument.note(notes));
+        });
+        if noted {
+            return Ok(());
         }
+        // SAFETY: as the caller says; the places were checked.
+        unsafe { self.enqueue_arguments(stream, config, arguments)? };
         for argument in arguments {
             if let Arg::Tensor(tensor) = argument {
                 tensor.keep_in_segment();
@@ -120,9 +122,12 @@ impl Kernel {
 
 impl Arg<'_> {
     /// Adds what the kernel gets to a noted launch.
-    fn note(&self, noted: &mut Noted) {
+    fn note(&self, noted: &mut Notes<'_>) {
         match self {
-            Arg::Tensor(tensor) => noted.parameter(&tensor.address().to_ne_bytes()),
+            Arg::Tensor(tensor) => {
+                noted.parameter(&tensor.address().to_ne_bytes());
+                noted.keep_unless_own(tensor.storage().recording, || -> Kept { tensor.storage().clone() });
+            }
             Arg::U32(value) => noted.parameter(&value.to_ne_bytes()),
             Arg::I32(value) => noted.parameter(&value.to_ne_bytes()),
             Arg::U64(value) => noted.parameter(&value.to_ne_bytes()),

@@ -90,6 +90,9 @@ impl Slot {
     fn patch(&mut self, (exec, bound): (&GraphExec, &Bound<'_>), all: &[Node], work: &Work) -> Result<Patched> {
         match (self, work) {
             (Slot::Launches { nodes, held, known }, Work::Launches(noted)) => {
+                if *known && *held == *noted {
+                    return Ok(Patched::Unchanged);
+                }
                 let (mut changed, mut reconfigured) = (false, false);
                 // Should a call fail, nobody knows.
                 let was_known = std::mem::take(known);

@@ -58,7 +58,7 @@ def main():
     for number, command in enumerate(arguments.commands):
         print(f"{number}: {command}")
     for (number, bench, program, arm), figures in medians.items():
-        print(f"{number} {bench} {program:<14} {arm:<34}", "  ".join(f"{of} {median:.2f}" for of, median in figures.items()))
+        print(f"{number} {bench} {program:<14} {arm:<34}", "  ".join(f"{of} {median:.{4 if of.startswith('over') else 2}f}" for of, median in figures.items()))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ use core::ffi::c_void;
 pub(crate) const MAX_PARAMETERS: usize = 32;
 
 /// Launches in order, with the values of their parameters. Cleared and filled anew without allocating.
-#[derive(Default, PartialEq, Eq)]
+#[derive(Default)]
 pub(crate) struct Noted {
     launches: Vec<Launch>,
     /// Where each parameter begins in `words`.
@@ -60,6 +60,15 @@ impl PartialEq for Starts<'_> {
 }
 
 impl Eq for Starts<'_> {}
+
+impl PartialEq for Noted {
+    fn eq(&self, other: &Noted) -> bool {
+        // Lists of nothing have no memory: to compare them byte by byte takes some processors hundreds of cycles.
+        let Noted { launches, starts, words } = self;
+        launches.len() == other.launches.len()
+            && (launches.is_empty() || (launches, starts, words) == (&other.launches, &other.starts, &other.words))
+    }
+}
 
 impl Noted {
     /// Forgets all launches and keeps the room.

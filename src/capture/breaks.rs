@@ -20,6 +20,10 @@ pub enum BreakKind {
     /// runs. Where it only launches kernels through the crate, the launches are compared as data and those that differ are set on the exec's nodes;
     /// anything else (a library's launches, copies, a fork) takes a stream capture of the body, which costs a few times as much. It may run more than once in
     /// a replay, and up to three times when it is captured.
+    ///
+    /// Other arguments cost the driver little, other grids several times as much: launch as many blocks as the bucket may need, and tell the kernel by an
+    /// argument what is real, or allow execs for grids that recur
+    /// ([`CaptureOptions::max_recorded_configs`](super::CaptureOptions::max_recorded_configs)).
     Recorded,
     /// Once, at capture time, as part of the segment: for work that is the same on every replay.
     Inline,

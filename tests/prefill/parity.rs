@@ -4,15 +4,33 @@ use crate::model::{Owned, Small, WIDTH};
 use crate::support::{Rig, for_each_driver, random_values, reference};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{Batch, CaptureWhen, Feed};
-use breakable_cuda_graph::{BreakKind, Error, Tensor};
+use breakable_cuda_graph::{BreakKind, CaptureOptions, Error, Tensor};
 
 const LADDER: [usize; 7] = [1, 3, 4, 8, 13, 21, 32];
 
-/// A thousand batches of random sizes over all buckets, for some seeds with recorded breaks and with execs that the buckets share, with all static inputs and all rows that attention does not write poisoned before each.
+/// Buckets are captured as the runner's options say, but for what is the runner's.
+#[test]
+fn captures_are_made_with_the_options_for_them() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let mut model = Small::new(&rig);
+        model.kind = BreakKind::Recorded;
+        let capture = CaptureOptions::default().name("prefill").bucket(999);
+        let mut runner = runner(&rig, &model, buckets(&[4, 8]).capture(capture));
+        runner.capture_all(&rig.stream, |_| {}).expect("all captured");
+        let report = runner.report(8).expect("a capture");
+        assert_eq!((report.name.as_deref(), report.bucket), (Some("prefill"), Some(8)));
+    });
+}
+
+/// A thousand batches of random sizes over all buckets, for some seeds with recorded breaks and with execs that the buckets share, with all static
+/// inputs and all rows that attention does not write poisoned before each.
 fn a_thousand_batches(rig: &Rig, seed: u64) {
     let mut model = Small::new(rig);
     model.kind = if seed % 2 == 1 { BreakKind::Recorded } else { BreakKind::Live };
-    let mut runner = runner(rig, &model, buckets(&LADDER).share_execs(seed % 4 == 3));
+    let mut capture = CaptureOptions::default().share_execs(seed % 4 == 3);
+    capture.max_recorded_configs = 2;
+    let mut runner = runner(rig, &model, buckets(&LADDER).capture(capture));
     runner.capture_all(&rig.stream, |_| {}).expect("all captured");
     let poison: Vec<_> = runner.inputs().iter().map(|input| vec![f32::NAN; input.elements()]).collect();
     let mut rows = 1;

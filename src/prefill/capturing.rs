@@ -182,7 +182,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let free = self.context.memory_info()?.free;
         let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
         let mut options = self.options.capture.clone().bucket(bucket).execution(execution);
-        options.plan = plan;
+        (options.stream, options.plan) = (None, plan);
         let mut capture = BreakableCapture::with_options(&self.pool, options)?;
         let outputs = capture.record(stream, |scope| {
             let outputs = model.forward(scope, inputs)?;

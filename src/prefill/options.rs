@@ -57,7 +57,7 @@ pub struct RunnerOptions {
     pub pool_options: PoolOptions,
     /// Whether captures are planned.
     pub planning: Planning,
-    /// How each bucket is captured. The bucket, the execution and the plan are the runner's.
+    /// How each bucket is captured. The bucket, the stream, the execution and the plan are the runner's.
     pub capture: CaptureOptions,
     /// The ranks that must do the same. All make their runner, capture and run batches together.
     pub ranks: Box<dyn Ranks>,

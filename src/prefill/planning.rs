@@ -45,8 +45,9 @@ pub struct MemoryPlan {
     pub staging: usize,
     /// Temporaries of breaks, in stream-ordered memory beside the pool: the most that was live at once in any bucket's trace.
     pub scratch: usize,
-    /// The execs of all buckets. An estimate: what the largest bucket's took, times the number of buckets that don't share it. Drivers take memory for execs in pieces of
-    /// some MiB, so that it may be 0 where a piece had room left.
+    /// The execs of all buckets. An estimate: what the largest bucket's took, times the number of buckets that don't share it. Drivers take memory for
+    /// execs in pieces of some MiB, so that it may be 0 where a piece had room left. Execs that replays of recorded breaks make for other shapes or
+    /// configurations than at capture come on top.
     pub execs_estimate: usize,
     /// Each bucket, ascending.
     pub buckets: Vec<BucketPlan>,
@@ -164,6 +165,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             let (requests, peak, planned) = (plan.len(), plan.lower_bound(), plan.bytes());
             Some(BucketPlan { bucket, requests, peak, planned })
         });
+        let execs = if self.options.capture.share_execs { 1 } else { self.buckets().len() };
         let alignment = PlanOptions::default().alignment;
         let scratch = self.plans.plans.iter().flatten().map(|plan| plan.trace().scratch_peak(alignment)).max();
         Ok(MemoryPlan {
@@ -173,11 +175,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             inputs: self.inputs().iter().map(Tensor::extent_bytes).sum(),
             staging: self.inputs.as_ref().map_or(0, Inputs::staging_bytes),
             scratch: scratch.unwrap_or(0),
-            execs_estimate: exec_bytes.saturating_mul(if self.options.capture.share_execs {
-                1
-            } else {
-                self.buckets().len()
-            }),
+            execs_estimate: exec_bytes.saturating_mul(execs),
             buckets: buckets.collect(),
         })
     }

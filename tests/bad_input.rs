@@ -4,9 +4,11 @@
 mod support;
 
 use breakable_cuda_graph::driver::{
-    Context, Device, DeviceBuffer, Event, PinnedBuffer, Stream, StreamKind, copy_pinned_to_device,
+    Context, Device, DeviceBuffer, Event, Graph, GraphExec, InstantiateFlags, PinnedBuffer, Stream, StreamKind,
+    copy_pinned_to_device,
 };
-use breakable_cuda_graph::sys::{CUresult, CUstream_flags_enum, Call};
+use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::sys::{CUgraphInstantiateResult, CUresult, CUstream_flags_enum, Call};
 use breakable_cuda_graph::tensor::Layout;
 use breakable_cuda_graph::{
     BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, PoolOptions, ReplayOptions, Result,
@@ -638,4 +640,20 @@ mod two_devices {
         assert_same(&out.read(&streams[0]).expect("a read"), &[1.0, 0.0]);
         mismatch(capture.replay(&streams[1]).map(drop));
     }
+}
+
+/// An exec that can't be made says what the driver said: the call, its code and the result kind, and no node where none is named.
+#[test]
+fn an_exec_that_can_not_be_made_says_why() {
+    let rig = Rig::new(&support::driver().watched());
+    let graph = Graph::new(&rig.context).expect("a graph");
+    let watch = rig.driver.watch().expect("a watched driver");
+    let (call, code) = (Call::cuGraphInstantiateWithParams, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    watch.fail(Fault { call: Some(call), after: 0, code });
+    let failed = GraphExec::new(&graph, InstantiateFlags::default());
+    assert_eq!(watch.heal().len(), 1);
+    let Err(Error::Instantiate(failed)) = failed else { panic!("{failed:?}") };
+    assert_eq!((failed.error.call(), failed.error.code(), failed.node), (call, code, None));
+    assert_eq!(failed.result, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR);
+    GraphExec::new(&graph, InstantiateFlags::default()).expect("and is made afterwards");
 }

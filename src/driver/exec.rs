@@ -76,7 +76,8 @@ impl GraphExec {
             flags: flags.bits(),
             hUploadStream: core::ptr::null_mut(),
             hErrNode_out: core::ptr::null_mut(),
-            result_out: CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS,
+            // Should a call fail without a word.
+            result_out: CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR,
         };
         let mut raw = core::ptr::null_mut();
         // SAFETY: a live graph and two valid places.

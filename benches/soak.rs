@@ -1,6 +1,6 @@
 //! Very many replays: how long the slow ones are, and whether the process or the device's use of memory grows.
 //!
-//! `cargo bench --bench soak [-- --json] [--replays N]`
+//! `cargo bench --bench soak [-- --json] [--replays N] [--arm live --arm recorded …]`
 
 #[path = "support/arms.rs"]
 #[allow(dead_code, reason = "the bench `replay` has more")]
@@ -13,7 +13,7 @@ mod program;
 mod support;
 
 use arms::{Arm, Contender};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use program::{Program, Shape};
 use std::error::Error;
 use std::time::Instant;
@@ -33,6 +33,9 @@ struct Arguments {
     /// Kernels of a segment.
     #[arg(long, default_value_t = 4)]
     kernels: usize,
+    /// What replays, an arm each time it is given. All without it.
+    #[arg(long = "arm", value_enum)]
+    arms: Vec<Chosen>,
     /// Which driver to use.
     #[arg(long, value_enum, default_value_t)]
     driver: support::Choice,
@@ -41,8 +44,49 @@ struct Arguments {
     bench: bool,
 }
 
-/// The bare ones make the driver calls of a live and of a recorded replay, with nothing around them: what is slow there is not the crate's.
-const ARMS: [Arm; 5] = [arms::LIVE, arms::CHANGED, arms::FROZEN, arms::BARE_LOOP, arms::BARE_CHANGED];
+/// An arm by its name on the command line.
+///
+/// The bare ones make the driver calls of a live and of a recorded replay, with nothing around them: what is slow there is not the
+/// crate's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Chosen {
+    /// Live breaks.
+    Live,
+    /// Recorded breaks, whose launches have other arguments on every replay.
+    Recorded,
+    /// Everything in one graph, with nothing live.
+    Frozen,
+    /// The live arm's driver calls. It needs the live arm, whose graphs it launches.
+    BareLive,
+    /// The recorded arm's driver calls.
+    BareRecorded,
+}
+
+impl Chosen {
+    fn arm(self) -> Arm {
+        match self {
+            Chosen::Live => arms::LIVE,
+            Chosen::Recorded => arms::CHANGED,
+            Chosen::Frozen => arms::FROZEN,
+            Chosen::BareLive => arms::BARE_LOOP,
+            Chosen::BareRecorded => arms::BARE_CHANGED,
+        }
+    }
+
+    /// The arms of a list, or all; the live one first, since the bare loop is made from it.
+    fn arms(mut chosen: Vec<Chosen>) -> Result<Vec<Arm>, &'static str> {
+        chosen.sort_unstable();
+        chosen.dedup();
+        if chosen.is_empty() {
+            chosen.extend(Chosen::value_variants());
+        }
+        if chosen.contains(&Chosen::BareLive) && !chosen.contains(&Chosen::Live) {
+            return Err("`bare-live` launches the graphs of the arm `live`: choose that one too");
+        }
+        Ok(chosen.into_iter().map(Chosen::arm).collect())
+    }
+}
+
 /// Replays of an arm before the next one's turn.
 const TURN: usize = 1000;
 
@@ -56,6 +100,7 @@ struct Taken {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
+    let arms = Chosen::arms(arguments.arms)?;
     let (driver, line) = support::driver(arguments.driver)?;
     let context = support::context(&driver, 0)?;
     let shape = Shape { segments: arguments.segments, kernels: arguments.kernels, break_kernels: 1, elements: 1024 };
@@ -69,9 +114,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     let replays = arguments.replays as usize;
-    let mut contenders = Contender::all(&program, &ARMS)?;
+    let mut contenders = Contender::all(&program, &arms)?;
     // Written before, so that their pages are there.
-    let mut taken: Vec<Taken> = ARMS.iter().map(|_| Taken { times: vec![1.0; replays], ..Taken::default() }).collect();
+    let mut taken: Vec<Taken> = arms.iter().map(|_| Taken { times: vec![1.0; replays], ..Taken::default() }).collect();
     taken.iter_mut().for_each(|taken| taken.times.clear());
     let memory = || -> Result<_, Box<dyn Error>> { Ok((resident(), program.context.memory_info()?.free as i64)) };
     context.with_current(|| -> Result<(), Box<dyn Error>> {
@@ -100,7 +145,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     })??;
-    for (arm, Taken { mut times, host, device }) in ARMS.iter().zip(taken) {
+    for (arm, Taken { mut times, host, device }) in arms.iter().zip(taken) {
         times.sort_by(f32::total_cmp);
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         let [median, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(at);

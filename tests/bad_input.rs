@@ -8,12 +8,17 @@ use breakable_cuda_graph::driver::{
     copy_pinned_to_device,
 };
 use breakable_cuda_graph::sys::watch::Fault;
-use breakable_cuda_graph::sys::{CUgraphInstantiateResult, CUresult, CUstream_flags_enum, Call};
+use breakable_cuda_graph::sys::{
+    CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNodeType, CUresult, CUstream_flags_enum,
+    CUstreamCaptureMode, Call,
+};
 use breakable_cuda_graph::tensor::Layout;
 use breakable_cuda_graph::{
     BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, PoolOptions, ReplayOptions, Result,
     Tensor, break_point, current_stream, eager, empty, scrub_padding_tail,
 };
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use support::{Rig, assert_same, for_each_seed};
 
@@ -656,4 +661,62 @@ fn an_exec_that_can_not_be_made_says_why() {
     assert_eq!((failed.error.call(), failed.error.code(), failed.node), (call, code, None));
     assert_eq!(failed.result, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR);
     GraphExec::new(&graph, InstantiateFlags::default()).expect("and is made afterwards");
+}
+
+/// The node that a driver names is told by its place, through the children that it is inside of, and its kind.
+#[test]
+fn an_exec_that_can_not_be_made_says_for_which_node() {
+    unsafe extern "C" fn nothing(_: *mut c_void) {}
+    let rig = Rig::new(&support::driver());
+    let (driver, stream) = (&rig.driver, rig.stream.as_raw());
+    let tensor = rig.zeros(&[4]);
+    let captured = |host: bool| -> Graph {
+        let mut graph = null_mut();
+        // SAFETY: a live stream, a tensor that outlives the graph, and a function that takes any pointer.
+        unsafe {
+            driver.cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).expect("begun");
+            driver.cuMemsetD32Async(tensor.address(), 7, 4, stream).expect("a memset");
+            if host {
+                driver.cuLaunchHostFunc(stream, Some(nothing), null_mut()).expect("a host function");
+            }
+            driver.cuStreamEndCapture(stream, &mut graph).expect("ended");
+            Graph::from_raw(&rig.context, graph)
+        }
+    };
+    // Execs that kernels can launch have no host functions; no other way is known to make a driver name a node.
+    let device_launch = InstantiateFlags::from_bits_retain(
+        CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0.into(),
+    );
+    let around = |graphs: &[&Graph]| {
+        let outer = Graph::new(&rig.context).expect("a graph");
+        for graph in graphs {
+            let mut node = null_mut();
+            // SAFETY: two live graphs and a valid place.
+            unsafe { driver.cuGraphAddChildGraphNode(&mut node, outer.as_raw(), null(), 0, graph.as_raw()) }
+                .expect("a child");
+        }
+        outer
+    };
+    let failing = |graph: &Graph| match GraphExec::new(graph, device_launch) {
+        Err(Error::Instantiate(failed)) => {
+            let kind = CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED;
+            assert_eq!((failed.error.code(), failed.result), (CUresult::CUDA_ERROR_INVALID_VALUE, kind));
+            let node = failed.node.clone().expect("a node is named");
+            assert_eq!(node.kind, CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST);
+            (node.path, failed.to_string())
+        }
+        other => panic!("{other:?}"),
+    };
+    let (fine, bad) = rig.context.with_current(|| (captured(false), captured(true))).expect("current");
+    GraphExec::new(&fine, device_launch).expect("memsets are fine");
+    let (path, text) = failing(&bad);
+    assert_eq!(path, [1]);
+    assert!(text.ends_with("(result kind 3) at node 1 of kind 3"), "{text}");
+    let inner = around(&[&fine, &bad]);
+    assert_eq!(failing(&inner).0, [1, 1]);
+    let (path, text) = failing(&around(&[&fine, &fine, &inner]));
+    assert_eq!(path, [2, 1, 1]);
+    assert!(text.ends_with("at node 2/1/1 of kind 3"), "{text}");
+    // What is wrong is not for other execs.
+    GraphExec::new(&bad, InstantiateFlags::default()).expect("an exec that the host launches");
 }

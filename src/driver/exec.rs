@@ -8,7 +8,8 @@ use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo,
-    CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNodeType, CUresult, CallError, first_failure,
+    CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType, CUresult, CallError, Driver,
+    first_failure,
 };
 use std::fmt;
 
@@ -39,28 +40,47 @@ impl fmt::Debug for GraphExec {
 }
 
 /// Why a graph could not be instantiated: all that the driver tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct InstantiateError {
     /// The call and its code.
     pub error: CallError,
     /// The driver's result kind ([`CUgraphInstantiateResult`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html)).
     pub result: CUgraphInstantiateResult,
-    /// The node that it names, if any: its place in the graph's list of nodes, and its kind.
-    pub node: Option<(usize, CUgraphNodeType)>,
+    /// The node that it names, if any.
+    pub node: Option<FailedNode>,
+}
+
+/// The node that the driver names when it can't instantiate a graph.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FailedNode {
+    /// Its place in the list of its graph's nodes ([`cuGraphGetNodes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)),
+    /// counted from 0. Before it the places of the child graphs that it is inside of, outermost first.
+    pub path: Vec<usize>,
+    /// Its kind ([`CUgraphNodeType`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html)).
+    pub kind: CUgraphNodeType,
 }
 
 impl fmt::Display for InstantiateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (result kind {})", self.error, self.result.0)?;
-        if let Some((index, kind)) = self.node {
-            write!(f, " at node {index} of kind {}", kind.0)?;
+        if let Some(FailedNode { path, kind }) = &self.node {
+            let path: Vec<_> = path.iter().map(usize::to_string).collect();
+            write!(f, " at node {} of kind {}", path.join("/"), kind.0)?;
         }
         Ok(())
     }
 }
 
 impl std::error::Error for InstantiateError {}
+
+impl FailedNode {
+    fn find(driver: &Driver, graph: &Graph, node: CUgraphNode) -> Result<Option<FailedNode>> {
+        let Some(path) = graph::path_to(driver, graph.as_raw(), node)? else { return Ok(None) };
+        Ok(Some(FailedNode { path, kind: graph::node_type(driver, node)? }))
+    }
+}
 
 impl GraphExec {
     /// Instantiates a graph ([`cuGraphInstantiateWithParams`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). The
@@ -85,12 +105,9 @@ impl GraphExec {
             Ok(()) => Ok(GraphExec { context: context.clone(), raw }),
             Err(error) => {
                 let failing = parameters.hErrNode_out;
-                let node = (!failing.is_null()).then(|| graph::nodes(driver, graph.as_raw()).ok()).flatten().and_then(
-                    |nodes| {
-                        let index = nodes.iter().position(|node| *node == failing)?;
-                        Some((index, graph::node_type(driver, failing).ok()?))
-                    },
-                );
+                // What can't be found out of the node leaves the failure as it is.
+                let node =
+                    if failing.is_null() { None } else { FailedNode::find(driver, graph, failing).ok().flatten() };
                 Err(Error::Instantiate(InstantiateError { error, result: parameters.result_out, node }))
             }
         }

@@ -186,6 +186,30 @@ pub(super) fn node_type(driver: &Driver, node: CUgraphNode) -> Result<CUgraphNod
     Ok(kind)
 }
 
+/// The graph that a child graph node owns.
+fn child_of(driver: &Driver, node: CUgraphNode) -> Result<CUgraph> {
+    let mut child = core::ptr::null_mut();
+    // SAFETY: a child graph node and a valid place; the graph it gives is borrowed from it.
+    unsafe { driver.cuGraphChildGraphNodeGetGraph(node, &mut child)? };
+    Ok(child)
+}
+
+/// Where a node is among a graph's nodes: its place, and before it those of the children that it is inside of. `None`: it isn't there.
+pub(super) fn path_to(driver: &Driver, graph: CUgraph, wanted: CUgraphNode) -> Result<Option<Vec<usize>>> {
+    for (place, node) in nodes(driver, graph)?.into_iter().enumerate() {
+        if node == wanted {
+            return Ok(Some(vec![place]));
+        }
+        if node_type(driver, node)? == CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH
+            && let Some(mut path) = path_to(driver, child_of(driver, node)?, wanted)?
+        {
+            path.insert(0, place);
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
 fn count_nodes(driver: &Driver, graph: CUgraph, counts: &mut NodeCounts) -> Result<()> {
     for node in nodes(driver, graph)? {
         match node_type(driver, node)? {
@@ -196,10 +220,7 @@ fn count_nodes(driver: &Driver, graph: CUgraph, counts: &mut NodeCounts) -> Resu
                 counts.memory += 1
             }
             CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH => {
-                let mut child = core::ptr::null_mut();
-                // SAFETY: a child graph node; the graph it gives is borrowed from it.
-                unsafe { driver.cuGraphChildGraphNodeGetGraph(node, &mut child)? };
-                count_nodes(driver, child, counts)?;
+                count_nodes(driver, child_of(driver, node)?, counts)?;
             }
             _ => counts.others += 1,
         }

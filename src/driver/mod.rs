@@ -34,7 +34,7 @@ pub use copy::{copy_device_to_device, copy_device_to_host, copy_host_to_device, 
 pub use device::Device;
 pub use disposal::DropError;
 pub use event::{Event, EventFlags};
-pub use exec::{GraphExec, InstantiateError, InstantiateFlags};
+pub use exec::{FailedNode, GraphExec, InstantiateError, InstantiateFlags};
 pub use graph::{Graph, NodeCounts};
 pub use launch::LaunchConfig;
 pub use memory_pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};

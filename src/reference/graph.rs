@@ -4,7 +4,7 @@ use super::handles::Handle;
 use super::kernel::{Geometry, HostKernel};
 use super::memory::Region;
 use super::ptx::Parameter;
-use crate::sys::{CUgraphNodeType, CUresult};
+use crate::sys::{CUgraphInstantiateResult, CUgraphNodeType, CUresult};
 use core::ffi::c_void;
 use std::sync::Arc;
 
@@ -231,6 +231,21 @@ pub(super) fn find(nodes: &mut [ExecNode], source: Handle) -> Option<&mut ExecNo
         }
     }
     None
+}
+
+/// The first node that an exec which kernels can launch must not have, and what the driver says of it: all but kernels, memsets and copies between
+/// memory that the device can reach.
+pub(super) fn not_for_device_launch(nodes: &[ExecNode]) -> Option<(Handle, CUgraphInstantiateResult)> {
+    nodes.iter().find_map(|node| match &node.payload {
+        Payload::Child(_) => not_for_device_launch(&node.child),
+        Payload::Work(
+            Work::Kernel(_) | Work::Fill { .. } | Work::Copy { to: Place::Device(_), from: Place::Device(_), .. },
+        ) => None,
+        Payload::Work(Work::Copy { .. }) => {
+            Some((node.source, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED))
+        }
+        _ => Some((node.source, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED)),
+    })
 }
 
 /// Whether an exec's nodes can take the parameters of `new`: the same kinds in the same order with the same edges.

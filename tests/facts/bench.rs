@@ -4,8 +4,8 @@ use crate::support::{self, Rig};
 use breakable_cuda_graph::Tensor;
 use breakable_cuda_graph::driver::{DeviceBuffer, Event, Kernel, LaunchConfig, MemoryPool, Stream};
 use breakable_cuda_graph::sys::{
-    CUgraph, CUgraphExec, CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureMode, CUstreamCaptureStatus,
-    CallError, Driver,
+    CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CallError, Driver,
 };
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -159,6 +159,22 @@ impl Bench {
         // SAFETY: a live graph and a valid place.
         unsafe { self.driver().cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count).expect("nodes") };
         count
+    }
+
+    pub fn node_list(&self, graph: CUgraph) -> Vec<CUgraphNode> {
+        let mut count = self.nodes(graph);
+        let mut nodes = vec![std::ptr::null_mut(); count];
+        // SAFETY: a live graph, and as many places as there are nodes.
+        unsafe { self.driver().cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count).expect("nodes") };
+        nodes
+    }
+
+    /// The node of a graph that has one.
+    pub fn only_node(&self, graph: CUgraph) -> CUgraphNode {
+        match self.node_list(graph)[..] {
+            [node] => node,
+            ref nodes => panic!("one node, not {}", nodes.len()),
+        }
     }
 
     /// Captures what `body` puts on a stream.

@@ -40,10 +40,8 @@ fn a_node_takes_the_place_of_another_in_a_captured_graph() {
     let first = before.iter().find(|edge| edge[1] == memset).expect("an edge to it")[0];
     let last = before.iter().find(|edge| edge[0] == memset).expect("an edge from it")[1];
     unsafe {
-        let (mut node, mut count) = (null_mut(), 1);
-        b.driver().cuGraphGetNodes(stand_in, &mut node, &mut count).expect("its node");
         let mut params: CUDA_KERNEL_NODE_PARAMS = std::mem::zeroed();
-        b.driver().cuGraphKernelNodeGetParams_v2(node, &mut params).expect("its parameters");
+        b.driver().cuGraphKernelNodeGetParams_v2(b.only_node(stand_in), &mut params).expect("its parameters");
         let mut kernel = null_mut();
         b.driver().cuGraphAddKernelNode_v2(&mut kernel, graph, &first, 1, &params).expect("a node");
         b.driver().cuGraphAddDependencies(graph, &kernel, &last, 1).expect("an edge");

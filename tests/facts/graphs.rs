@@ -3,7 +3,11 @@
 use crate::bench::{Bench, Code, INVALID_VALUE, OK, code};
 use breakable_cuda_graph::Tensor;
 use breakable_cuda_graph::driver::LaunchConfig;
-use breakable_cuda_graph::sys::{CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream};
+use breakable_cuda_graph::sys::{
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiate_flags_enum,
+    CUgraphInstantiateResult, CUgraphNode, CUresult, CUstream,
+};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 const REFUSED: Code = CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
@@ -213,14 +217,14 @@ fn a_node_inside_a_child_can_be_disabled_and_given_other_parameters() {
     let b = Bench::new();
     let [x, y] = [1.0_f32, 2.0].map(|value| Tensor::from_slice(&b.rig.stream, &[value; 64], &[64]).expect("a tensor"));
     let child = Child::new(&b, |stream| scale(&b, &x, 2.0, &y, stream));
-    let (mut inner, mut node, mut count) = (null_mut(), null_mut(), 1);
+    let mut inner = null_mut();
     unsafe {
         b.driver().cuGraphChildGraphNodeGetGraph(child.node, &mut inner).expect("the child's graph");
-        b.driver().cuGraphGetNodes(inner, &mut node, &mut count).expect("its node");
+        let node = b.only_node(inner);
         b.driver().cuGraphNodeSetEnabled(child.exec, node, 0).expect("disabled");
         let mut enabled = 9;
         b.driver().cuGraphNodeGetEnabled(child.exec, node, &mut enabled).expect("asked");
-        assert_eq!((count, enabled), (1, 0));
+        assert_eq!(enabled, 0);
         memset(&b, &y, 7.0, 64, b.rig.stream.as_raw());
         child.run();
         assert_eq!(values(&b, &y), [7.0; 64], "it did not run");
@@ -250,11 +254,9 @@ fn parameters_of_captured_kernels_can_be_asked() {
     let b = Bench::new();
     let (kernel, ..) = b.rig.ops.scale_raw(&b.tensor, 1.0, &b.tensor).expect("a kernel");
     let graph = b.capture(|stream| b.launch(stream).expect("a node"));
-    let (mut node, mut count) = (null_mut(), 1);
     unsafe {
-        b.driver().cuGraphGetNodes(graph, &mut node, &mut count).expect("its node");
         let mut params: CUDA_KERNEL_NODE_PARAMS = std::mem::zeroed();
-        b.driver().cuGraphKernelNodeGetParams_v2(node, &mut params).expect("its parameters");
+        b.driver().cuGraphKernelNodeGetParams_v2(b.only_node(graph), &mut params).expect("its parameters");
         assert_eq!(params.func, kernel.as_raw());
         let (mut offset, mut size) = (9, 9);
         for (index, expected) in [(0, 8), (8, 8), (16, 4), (24, 8)].into_iter().enumerate() {
@@ -264,5 +266,76 @@ fn parameters_of_captured_kernels_can_be_asked() {
         assert_eq!(code(b.driver().cuFuncGetParamInfo(params.func, 4, &mut offset, &mut size)), INVALID_VALUE);
     }
     assert_eq!(kernel.parameters().expect("the same through the crate").len(), 4);
+    b.destroy(&[graph], &[]);
+}
+
+/// The only instantiations that are known to name a node.
+#[test]
+fn an_exec_for_launches_by_kernels_has_kernels_memsets_and_device_copies_alone() {
+    unsafe extern "C" fn nothing(_: *mut c_void) {}
+    let b = Bench::new();
+    let (y, n) = (b.rig.zeros(&[64]), 64);
+    let host = [0_u8; 256];
+    let instantiate = |body: &dyn Fn(CUstream), flag: CUgraphInstantiate_flags_enum| {
+        let graph = b.capture(|stream| {
+            scale(&b, &b.tensor, 2.0, &y, stream);
+            body(stream);
+        });
+        let mut exec = null_mut();
+        let mut params: CUDA_GRAPH_INSTANTIATE_PARAMS = unsafe { std::mem::zeroed() };
+        params.flags = flag.0.into();
+        let made = unsafe { b.driver().cuGraphInstantiateWithParams(&mut exec, graph, &mut params) };
+        let named = (!params.hErrNode_out.is_null())
+            .then(|| b.node_list(graph).iter().position(|node| *node == params.hErrNode_out));
+        b.destroy(&[graph], made.ok().map(|()| exec).as_slice());
+        (code(made), params.result_out.0, named)
+    };
+    let (no_flag, device_launch) =
+        (CUgraphInstantiate_flags_enum(0), CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH);
+    let (unsupported, other_context) = (
+        CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED.0,
+        CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED.0,
+    );
+    let refused = |result| (INVALID_VALUE, result, Some(Some(1)));
+    let rows: [(&str, &dyn Fn(CUstream), _); 6] = [
+        ("kernel", &|_| {}, (OK, 0, None)),
+        ("memset", &|stream| memset(&b, &y, 1.0, n, stream), (OK, 0, None)),
+        ("copy", &|stream| copy(&b, &b.tensor, &y, n, stream), (OK, 0, None)),
+        (
+            "copy from ordinary host memory",
+            &|stream| unsafe {
+                b.driver().cuMemcpyHtoDAsync_v2(y.address(), host.as_ptr().cast(), host.len(), stream).expect("a node");
+            },
+            refused(other_context),
+        ),
+        (
+            "host function",
+            &|stream| unsafe { b.driver().cuLaunchHostFunc(stream, Some(nothing), null_mut()).expect("a node") },
+            refused(unsupported),
+        ),
+        (
+            "allocation",
+            &|stream| unsafe {
+                let mut address = 0;
+                b.driver().cuMemAllocFromPoolAsync(&mut address, 4096, b.pool.as_raw(), stream).expect("a node");
+                b.driver().cuMemFreeAsync(address, stream).expect("a node");
+            },
+            refused(unsupported),
+        ),
+    ];
+    for (name, body, expected) in rows {
+        assert_eq!(instantiate(body, no_flag), (OK, 0, None), "{name}");
+        assert_eq!(instantiate(body, device_launch), expected, "{name}");
+    }
+    // A graph of nothing.
+    let mut graph = null_mut();
+    let mut params: CUDA_GRAPH_INSTANTIATE_PARAMS = unsafe { std::mem::zeroed() };
+    params.flags = device_launch.0.into();
+    let made = unsafe {
+        b.driver().cuGraphCreate(&mut graph, 0).expect("a graph");
+        b.driver().cuGraphInstantiateWithParams(&mut null_mut(), graph, &mut params)
+    };
+    let error = CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR;
+    assert_eq!((code(made), params.result_out, params.hErrNode_out), (INVALID_VALUE, error, null_mut()));
     b.destroy(&[graph], &[]);
 }

@@ -45,11 +45,9 @@ fn scaling(b: &Bench, x: &Tensor, y: &Tensor, factor: f32, stream: CUstream) {
 
 /// The parameters of a graph's one kernel node, valid as long as the graph is.
 unsafe fn kernel_of(b: &Bench, graph: CUgraph) -> CUDA_KERNEL_NODE_PARAMS {
-    let (mut node, mut count) = (null_mut(), 1);
     unsafe {
-        b.driver().cuGraphGetNodes(graph, &mut node, &mut count).expect("its node");
         let mut params: CUDA_KERNEL_NODE_PARAMS = std::mem::zeroed();
-        b.driver().cuGraphKernelNodeGetParams_v2(node, &mut params).expect("its parameters");
+        b.driver().cuGraphKernelNodeGetParams_v2(b.only_node(graph), &mut params).expect("its parameters");
         params
     }
 }

@@ -8,9 +8,13 @@ use crate::reference::machine::{Outcome, State};
 use crate::reference::tasks::TaskId;
 use crate::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
-    CUgraphExecUpdateResultInfo, CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType, CUresult, CUstream,
+    CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType,
+    CUresult, CUstream,
 };
 use core::ffi::c_uint;
+
+/// The flag of execs that kernels can launch.
+const DEVICE_LAUNCH: u64 = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0 as u64;
 
 impl State {
     /// The nodes of a graph as an exec has them.
@@ -116,6 +120,15 @@ entries! {
         }
         let handle = crate::reference::handles::new_handle();
         let nodes = state.exec_nodes(graph as usize);
+        if params.flags & DEVICE_LAUNCH != 0 {
+            if nodes.is_empty() {
+                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            }
+            if let Some((node, result)) = graph::not_for_device_launch(&nodes) {
+                (params.hErrNode_out, params.result_out) = (as_pointer(node), result);
+                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            }
+        }
         let bytes = graph::exec_bytes(&nodes);
         state.charge(state.device_of(context), bytes)?;
         state.execs.insert(handle, Exec { nodes, holds_memory: false, last: None, context, bytes });

@@ -47,7 +47,7 @@ struct Arguments {
 /// An arm by its name on the command line.
 ///
 /// The bare ones make the driver calls of a live and of a recorded replay, with nothing around them: what is slow there is not the
-/// crate's.
+/// crate's. What is slow in arithmetic is the machine's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Chosen {
     /// Live breaks.
@@ -60,6 +60,8 @@ enum Chosen {
     BareLive,
     /// The recorded arm's driver calls.
     BareRecorded,
+    /// Arithmetic, without the driver.
+    Arithmetic,
 }
 
 impl Chosen {
@@ -70,6 +72,7 @@ impl Chosen {
             Chosen::Frozen => arms::FROZEN,
             Chosen::BareLive => arms::BARE_LOOP,
             Chosen::BareRecorded => arms::BARE_CHANGED,
+            Chosen::Arithmetic => arms::ARITHMETIC,
         }
     }
 
@@ -94,6 +97,8 @@ const TURN: usize = 1000;
 #[derive(Default)]
 struct Taken {
     times: Vec<f32>,
+    /// The 99th percentile over the median, of each turn: other work on the machine comes and goes over many turns.
+    tails: Vec<f32>,
     host: Option<i64>,
     device: i64,
 }
@@ -109,15 +114,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{line}");
         println!("{shape}; {} replays, each after the one before has run", arguments.replays);
         println!(
-            "{:<24} {:>8} {:>8} {:>8} {:>10} {:>12} {:>14} {:>16}",
-            "arm", "median", "p99", "p99.9", "max µs", "p99/median", "host KiB more", "device KiB more"
+            "{:<24} {:>8} {:>8} {:>8} {:>10} {:>12} {:>10} {:>14} {:>16}",
+            "arm", "median", "p99", "p99.9", "max µs", "p99/median", "in a turn", "host KiB more", "device KiB more"
         );
     }
     let replays = arguments.replays as usize;
     let mut contenders = Contender::all(&program, &arms)?;
     // Written before, so that their pages are there.
-    let mut taken: Vec<Taken> = arms.iter().map(|_| Taken { times: vec![1.0; replays], ..Taken::default() }).collect();
-    taken.iter_mut().for_each(|taken| taken.times.clear());
+    let room = || Taken { times: vec![1.0; replays], tails: vec![1.0; replays.div_ceil(TURN)], ..Taken::default() };
+    let mut taken: Vec<Taken> = arms.iter().map(|_| room()).collect();
+    taken.iter_mut().for_each(|Taken { times, tails, .. }| {
+        times.clear();
+        tails.clear();
+    });
+    let mut turn = vec![1.0_f32; TURN];
     let memory = || -> Result<_, Box<dyn Error>> { Ok((resident(), program.context.memory_info()?.free as i64)) };
     context.with_current(|| -> Result<(), Box<dyn Error>> {
         // The machine is the same for all arms when it is slow. The first turn of each doesn't count.
@@ -137,6 +147,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 program.stream.synchronize()?;
                 let after = memory()?;
                 if round > 0 {
+                    turn.clear();
+                    turn.extend_from_slice(&taken.times[taken.times.len() - count..]);
+                    let [median, p99] = [0.5, 0.99].map(percentiles(&mut turn));
+                    taken.tails.push(p99 / median);
                     let more = after.0.zip(before.0).map(|(after, before)| after - before);
                     taken.host = more.map(|more| more + taken.host.unwrap_or(0));
                     taken.device += before.1 - after.1;
@@ -145,15 +159,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     })??;
-    for (arm, Taken { mut times, host, device }) in arms.iter().zip(taken) {
-        times.sort_by(f32::total_cmp);
-        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-        let [median, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(at);
+    for (arm, Taken { mut times, mut tails, host, device }) in arms.iter().zip(taken) {
+        let [median, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(percentiles(&mut times));
+        let tail = percentiles(&mut tails)(0.5);
         let (name, host, device) = (arm.name, host.map(|host| host >> 10), device >> 10);
         if arguments.json {
             let row = serde_json::json!({
                 "bench": "soak", "arm": name, "replays": arguments.replays, "segments": shape.segments, "kernels": shape.kernels,
                 "host_us_median": median, "host_us_p99": p99, "host_us_p999": p999, "host_us_max": max,
+                "p99_over_median_of_a_turn": tail,
                 "host_kib_more": host, "device_kib_more": device,
             });
             println!("{row}");
@@ -161,11 +175,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             let host = host.map_or_else(|| "unknown".into(), |host| host.to_string());
             let ratio = p99 / median;
             println!(
-                "{name:<24} {median:>8.2} {p99:>8.2} {p999:>8.2} {max:>10.1} {ratio:>12.2} {host:>14} {device:>16}"
+                "{name:<24} {median:>8.2} {p99:>8.2} {p999:>8.2} {max:>10.1} {ratio:>12.2} {tail:>10.2} {host:>14} {device:>16}"
             );
         }
     }
     Ok(())
+}
+
+/// Sorts the values, and gives the one below which such a share of them is.
+fn percentiles(values: &mut [f32]) -> impl Fn(f64) -> f32 {
+    values.sort_unstable_by(f32::total_cmp);
+    |share| values[((values.len() - 1) as f64 * share) as usize]
 }
 
 /// Bytes of this process that are in memory, where the system tells.

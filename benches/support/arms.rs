@@ -5,6 +5,7 @@ use crate::program::{Launches, Program};
 use breakable_cuda_graph::driver::InstantiateFlags;
 use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions};
 use std::error::Error;
+use std::hint::black_box;
 
 /// Its name and what it is.
 #[derive(Clone, Copy)]
@@ -21,6 +22,8 @@ enum What {
     Loop,
     /// An exec of everything, in which the breaks' nodes are set.
     Patched(Launches),
+    /// Steps of arithmetic, and no call of the driver.
+    Arithmetic(u32),
 }
 
 const fn capture(name: &'static str, kind: BreakKind, launches: Launches) -> Arm {
@@ -47,12 +50,15 @@ pub const FROZEN: Arm = capture("one frozen graph", BreakKind::Inline, Launches:
 pub const BARE_LOOP: Arm = Arm { name: "bare loop", what: What::Loop };
 pub const BARE_CHANGED: Arm = Arm { name: "bare, changed", what: What::Patched(Launches::Changing) };
 pub const BARE_OTHER_GRIDS: Arm = Arm { name: "bare, other grids", what: What::Patched(Launches::Regridded) };
+/// Of some 20 µs, with next to no memory: what is slow there is the machine.
+pub const ARITHMETIC: Arm = Arm { name: "arithmetic", what: What::Arithmetic(16_000) };
 
 /// An arm, ready to run.
 pub enum Contender {
     Capture(Box<BreakableCapture<'static>>),
     Loop(BareLoop),
     Patched(BarePatched),
+    Arithmetic(u32),
 }
 
 impl Contender {
@@ -73,6 +79,7 @@ impl Contender {
                 _ => return Err("a loop goes over the execs of a capture".into()),
             },
             What::Patched(launches) => Contender::Patched(BarePatched::new(program, launches)?),
+            What::Arithmetic(steps) => Contender::Arithmetic(steps),
         })
     }
 
@@ -92,6 +99,11 @@ impl Contender {
             Contender::Capture(capture) => drop(capture.replay(&program.stream)?),
             Contender::Loop(bare) => bare.replay()?,
             Contender::Patched(bare) => bare.replay()?,
+            // Each step needs the one before.
+            Contender::Arithmetic(steps) => {
+                let step = |x: u64, _| black_box(x).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                black_box((0..*steps).fold(1, step));
+            }
         }
         Ok(())
     }

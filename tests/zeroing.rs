@@ -3,7 +3,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::driver::{Event, EventFlags, InstantiateFlags, NodeCounts, PinnedBuffer, Stream};
+use breakable_cuda_graph::driver::{Event, EventFlags, NodeCounts, PinnedBuffer, Stream};
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
@@ -109,9 +109,6 @@ fn other_memsets_stay() {
         assert_eq!(nodes(options(true), 0, MOST), (1, 0));
         assert_eq!(nodes(options(true), 0, MOST + 1), (0, 1), "it is large");
         assert_eq!(nodes(options(true), 1, 8), (0, 1), "its value isn't zero");
-        let mut with_priorities = options(true);
-        with_priorities.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
-        assert_eq!(nodes(with_priorities, 0, 8), (0, 1), "kernel nodes that are made have no priority");
         let mut pinned = PinnedBuffer::new(&rig.context, 32).expect("host memory");
         pinned.as_mut_slice().fill(7);
         let address = pinned.as_slice().as_ptr() as u64;

@@ -2,7 +2,6 @@
 
 use crate::bare::{BareLoop, BarePatched};
 use crate::program::{Launches, Program};
-use breakable_cuda_graph::driver::InstantiateFlags;
 use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions};
 use std::error::Error;
 use std::hint::black_box;
@@ -16,8 +15,8 @@ pub struct Arm {
 
 #[derive(Clone, Copy)]
 enum What {
-    /// A capture with breaks of a kind. `captured`: bodies are recorded by stream capture; `configs`: execs for so many grids.
-    Capture { kind: BreakKind, launches: Launches, captured: bool, configs: usize },
+    /// A capture with breaks of a kind. `configs`: execs for so many grids.
+    Capture { kind: BreakKind, launches: Launches, configs: usize },
     /// A loop over the execs of the first arm and its breaks' launches.
     Loop,
     /// An exec of everything, in which the breaks' nodes are set.
@@ -27,11 +26,7 @@ enum What {
 }
 
 const fn capture(name: &'static str, kind: BreakKind, launches: Launches) -> Arm {
-    Arm { name, what: What::Capture { kind, launches, captured: false, configs: 1 } }
-}
-
-const fn captured(name: &'static str, launches: Launches) -> Arm {
-    Arm { name, what: What::Capture { kind: BreakKind::Recorded, launches, captured: true, configs: 1 } }
+    Arm { name, what: What::Capture { kind, launches, configs: 1 } }
 }
 
 pub const LIVE: Arm = capture("live", BreakKind::Live, Launches::Prepared);
@@ -41,11 +36,11 @@ pub const CHANGED: Arm = capture("recorded, changed", BreakKind::Recorded, Launc
 pub const OTHER_GRIDS: Arm = capture("recorded, other grids", BreakKind::Recorded, Launches::Regridded);
 pub const RECURRING_GRIDS: Arm = Arm {
     name: "recorded, grids that recur",
-    what: What::Capture { kind: BreakKind::Recorded, launches: Launches::Regridded, captured: false, configs: 2 },
+    what: What::Capture { kind: BreakKind::Recorded, launches: Launches::Regridded, configs: 2 },
 };
 pub const RECORDED_CHECKED: Arm = capture("recorded, checked", BreakKind::Recorded, Launches::Checked);
-pub const CAPTURED: Arm = captured("captured", Launches::Prepared);
-pub const CAPTURED_CHANGED: Arm = captured("captured, changed", Launches::Changing);
+pub const CAPTURED: Arm = capture("captured", BreakKind::Recorded, Launches::Foreign);
+pub const CAPTURED_CHANGED: Arm = capture("captured, changed", BreakKind::Recorded, Launches::ForeignChanging);
 pub const FROZEN: Arm = capture("one frozen graph", BreakKind::Inline, Launches::Prepared);
 pub const BARE_LOOP: Arm = Arm { name: "bare loop", what: What::Loop };
 pub const BARE_CHANGED: Arm = Arm { name: "bare, changed", what: What::Patched(Launches::Changing) };
@@ -65,13 +60,9 @@ impl Contender {
     /// `first`: the first arm's, which a loop goes over.
     pub fn new(program: &Program, arm: Arm, first: Option<&Contender>) -> Result<Contender, Box<dyn Error>> {
         Ok(match arm.what {
-            What::Capture { kind, launches, captured, configs } => {
+            What::Capture { kind, launches, configs } => {
                 let mut options = CaptureOptions::default();
                 options.max_recorded_configs = configs;
-                if captured {
-                    // Priorities of nodes come with the stream capture.
-                    options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
-                }
                 Contender::Capture(Box::new(program.capture(kind, launches, options)?))
             }
             What::Loop => match first {

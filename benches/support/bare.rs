@@ -148,9 +148,9 @@ impl BarePatched {
         self.odd = !self.odd;
         let (mut config, mut values) = (self.config, self.values);
         match self.launches {
-            Launches::Changing => values[3] -= u64::from(self.odd),
+            Launches::Changing | Launches::ForeignChanging => values[3] -= u64::from(self.odd),
             Launches::Regridded => config.grid[0] += u32::from(self.odd),
-            Launches::Prepared | Launches::Checked => {}
+            Launches::Prepared | Launches::Foreign | Launches::Checked => {}
         }
         for &node in &self.nodes {
             let mut pointers = pointers_to(&values);

@@ -48,6 +48,10 @@ pub enum Launches {
     Changing,
     /// The same, with another grid on every replay.
     Regridded,
+    /// As prepared, but behind the crate's back, as a library does: bodies of such launches are captured.
+    Foreign,
+    /// The same, with another argument on every replay.
+    ForeignChanging,
     /// By operations that check shapes and places on every launch.
     Checked,
 }
@@ -117,22 +121,45 @@ fn operation(
         let handoff = b.output(0).ok_or_else(|| Error::NoForward)?;
         match launches {
             // What the last element is scaled to is what it is already.
-            Launches::Changing => values[3] = elements - u64::from(odd),
+            Launches::Changing | Launches::ForeignChanging => values[3] = elements - u64::from(odd),
             // A block more or less: each thread does as much as there is to do.
             Launches::Regridded => config.grid[0] = blocks + u32::from(odd),
-            Launches::Prepared | Launches::Checked => {}
+            Launches::Prepared | Launches::Foreign | Launches::Checked => {}
         }
         for _ in 0..kernels {
-            if launches == Launches::Checked {
-                ops.scale_into(b.stream(), b.input(0)?, 1.0, &handoff)?;
-            } else {
-                let mut pointers = pointers_to(&values);
-                // SAFETY: the kernel's own parameters: the break's input and handoff, at the addresses that they have on every replay.
-                unsafe { kernel.launch_raw(b.stream(), config, &mut pointers)? };
+            let mut pointers = pointers_to(&values);
+            // SAFETY (both): the kernel's own parameters: the break's input and handoff, at the addresses that they have on every replay.
+            match launches {
+                Launches::Checked => ops.scale_into(b.stream(), b.input(0)?, 1.0, &handoff)?,
+                Launches::Foreign | Launches::ForeignChanging => unsafe {
+                    launch_foreign(&kernel, b.stream(), config, &mut pointers)?;
+                },
+                Launches::Prepared | Launches::Changing | Launches::Regridded => unsafe {
+                    kernel.launch_raw(b.stream(), config, &mut pointers)?;
+                },
             }
         }
         Ok(handoff)
     }
+}
+
+/// A launch that the crate doesn't see.
+///
+/// # Safety
+/// The kernel's own parameters, the context current, and what they refer to outlives the launch.
+unsafe fn launch_foreign(
+    kernel: &Kernel,
+    stream: &Stream,
+    LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes }: LaunchConfig,
+    pointers: &mut [*mut c_void; 4],
+) -> Result<()> {
+    let (function, driver, none) = (kernel.as_raw(), stream.context().driver(), core::ptr::null_mut());
+    let pointers = pointers.as_mut_ptr();
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream.as_raw(), pointers, none)?;
+    }
+    Ok(())
 }
 
 pub fn pointers_to(values: &[u64; 4]) -> [*mut c_void; 4] {

@@ -57,8 +57,7 @@ pub struct CaptureOptions {
     /// Whether kernel nodes take the place of memset nodes of segments that make up to 1 MiB of the context's device memory zero
     /// ([`cuGraphAddKernelNode`, `cuGraphDestroyNode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). The driver launches a
     /// graph of kernels in a few microseconds of host time; each memset costs it 1 to 2 more at every launch, and libraries enqueue them (cuBLAS zeroes
-    /// the counters of some of its products). On by default. Memsets stay where node priorities are asked for, and where the driver can't tell a graph's
-    /// edges.
+    /// the counters of some of its products). On by default. Memsets stay where the driver can't tell a graph's edges.
     pub zero_by_kernels: bool,
     /// Whether captures of the pool take turns in common execs. Those whose graphs have the same nodes, as buckets of one model do, then need the
     /// device memory of one; a replay after another capture's takes longer by a

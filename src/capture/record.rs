@@ -47,7 +47,7 @@ impl<'env> BreakableCapture<'env> {
             stream.clone(),
             Source::Blocks(pool.key_of(&stream)?),
             &self.options,
-        );
+        )?;
         let join = Event::new(stream.context())?;
         turn.order(&stream)?;
         wait_for(&stream, caller, &join)?;

@@ -48,7 +48,13 @@ struct Building<'env> {
 }
 
 impl<'env> Recorder<'env> {
-    pub(super) fn new(number: u64, pool: PoolHandle, stream: Stream, source: Source, options: &CaptureOptions) -> Self {
+    pub(super) fn new(
+        number: u64,
+        pool: PoolHandle,
+        stream: Stream,
+        source: Source,
+        options: &CaptureOptions,
+    ) -> Result<Self> {
         let CaptureOptions {
             mode,
             execution,
@@ -63,7 +69,9 @@ impl<'env> Recorder<'env> {
         let max_shapes = max_recorded_shapes.max(1);
         // A shared exec is another capture's in between: it does not stay as it is.
         let max_configs = if share { 1 } else { max_recorded_configs.max(1) };
-        let stretches = StretchOptions { flags, max_shapes, max_configs, share, place: 0 };
+        let priority =
+            if flags.contains(InstantiateFlags::USE_NODE_PRIORITY) { Some(stream.priority()?) } else { None };
+        let stretches = StretchOptions { flags, priority, max_shapes, max_configs, share, place: 0 };
         let building = Building {
             window: None,
             program: Program::default(),
@@ -72,7 +80,7 @@ impl<'env> Recorder<'env> {
             traced: Vec::new(),
             failed: false,
         };
-        Recorder {
+        Ok(Recorder {
             number,
             pool,
             stream,
@@ -81,14 +89,13 @@ impl<'env> Recorder<'env> {
             execution,
             stretches,
             lead_part,
-            // A kernel node that is made here has no priority.
-            zero_by_kernels: zero_by_kernels && !flags.contains(InstantiateFlags::USE_NODE_PRIORITY),
+            zero_by_kernels,
             building: RefCell::new(building),
-        }
+        })
     }
 
     /// Runs a forward as a recording does, without capturing: what it asks of the pool is written down.
-    pub(super) fn tracing(pool: PoolHandle, stream: Stream, number: u64, tracer: Arc<Tracer>) -> Self {
+    pub(super) fn tracing(pool: PoolHandle, stream: Stream, number: u64, tracer: Arc<Tracer>) -> Result<Self> {
         let source = Source::Traced(tracer);
         Recorder::new(number, pool, stream, source, &CaptureOptions::default())
     }
@@ -156,7 +163,7 @@ impl<'env> Recorder<'env> {
             return Err(Error::MemoryNodes { count: nodes.memory });
         }
         if nodes.memsets > 0 && self.zero_by_kernels {
-            let replaced = graph.zero_by_kernels()?;
+            let replaced = graph.zero_by_kernels(self.stretches.priority)?;
             nodes.memsets -= replaced;
             nodes.kernels += replaced;
         }
@@ -283,9 +290,7 @@ impl<'env> Recorder<'env> {
         let side = self.pool.recording_stream(&self.stream)?;
         let scratch = Scratch::new(region, self.stream.context(), self.number, self.pool.as_kept());
         let (name, index) = (step.options.name.to_string(), step.index);
-        // Kernel nodes that are made of notes have no priority.
-        let notes = !self.stretches.flags.contains(InstantiateFlags::USE_NODE_PRIORITY);
-        let mut piece = RecordedPiece::new(step, scratch, self.number, notes);
+        let mut piece = RecordedPiece::new(step, scratch, self.number);
         // More scratch than the time before: what it takes is not known then.
         piece.record(Recording { side: &side, valid_rows: None, pool: &self.pool }).map_err(|error| match error {
             Error::ScratchExceeded { .. } => Error::NotRecordable { name, index, source: Box::new(error) },

@@ -27,7 +27,7 @@ pub fn trace<'env, T>(
     }
     pool.context().expect_same(stream.context(), "stream")?;
     let tracer = Tracer::new();
-    let recorder = Recorder::tracing(pool.handle().clone(), stream.clone(), next_recording(), tracer.clone());
+    let recorder = Recorder::tracing(pool.handle().clone(), stream.clone(), next_recording(), tracer.clone())?;
     let address: *const Recorder<'env> = &recorder;
     let source = Source::Traced(tracer.clone());
     // The frame holds the recorder's address without its lifetime; it is off the stack before the recorder is gone.

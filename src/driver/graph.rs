@@ -4,7 +4,7 @@ use super::context::Context;
 use super::disposal::Disposal;
 use super::noted::NotedLaunch;
 use crate::error::Result;
-use crate::sys::{CUgraph, CUgraphNode, CUgraphNodeType, Driver};
+use crate::sys::{CUgraph, CUgraphNode, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue, Driver};
 use std::fmt;
 
 /// A graph, destroyed when dropped.
@@ -126,14 +126,20 @@ impl Graph {
     }
 
     /// Adds a kernel launch as a node that comes after another one
-    /// ([`cuGraphAddKernelNode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
+    /// ([`cuGraphAddKernelNode`, `cuGraphKernelNodeSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). `priority`: the
+    /// node's, for execs in which nodes have one; a captured node has its stream's.
     ///
     /// # Safety
     /// The launch's parameters are those of its function.
-    pub(crate) unsafe fn add_kernel(&mut self, launch: NotedLaunch<'_>, after: Option<Node>) -> Result<Node> {
+    pub(crate) unsafe fn add_kernel(
+        &mut self,
+        launch: NotedLaunch<'_>,
+        after: Option<Node>,
+        priority: Option<i32>,
+    ) -> Result<Node> {
         let after = after.map(|node| node.0);
         // SAFETY: the caller vouches for the parameters.
-        unsafe { self.add_kernel_after(launch, after.as_slice()).map(Node) }
+        unsafe { self.add_kernel_after(launch, after.as_slice(), priority).map(Node) }
     }
 
     /// The same after any number of nodes of this graph.
@@ -144,6 +150,7 @@ impl Graph {
         &mut self,
         launch: NotedLaunch<'_>,
         after: &[CUgraphNode],
+        priority: Option<i32>,
     ) -> Result<CUgraphNode> {
         let _bound = self.context.bind()?;
         let mut node = core::ptr::null_mut();
@@ -152,6 +159,14 @@ impl Graph {
             let driver = self.context.driver();
             driver.cuGraphAddKernelNode_v2(&mut node, self.raw, after.as_ptr(), after.len(), parameters)
         })?;
+        if let Some(priority) = priority {
+            let attribute = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
+            // SAFETY: a kernel node of this graph, and the value that belongs to the attribute.
+            unsafe {
+                let value = CUlaunchAttributeValue { priority };
+                self.context.driver().cuGraphKernelNodeSetAttribute(node, attribute, &value)?;
+            }
+        }
         Ok(node)
     }
 

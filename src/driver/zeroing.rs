@@ -20,8 +20,8 @@ const MOST_BYTES: usize = 1 << 20;
 impl Graph {
     /// Puts a kernel node in the place of each memset node of the graph's own that makes device memory of its context zero, one row of up to 1 MiB.
     /// Returns how many. The others stay, as all do where the driver can't tell the edges. On an error the graph is good for nothing but being
-    /// destroyed.
-    pub(crate) fn zero_by_kernels(&mut self) -> Result<usize> {
+    /// destroyed. `priority`: the kernel nodes', for execs in which nodes have one.
+    pub(crate) fn zero_by_kernels(&mut self, priority: Option<i32>) -> Result<usize> {
         let context = self.context().clone();
         let (driver, _bound) = (context.driver(), context.bind()?);
         let zeroing = self.zeroing_memsets()?;
@@ -34,7 +34,7 @@ impl Graph {
             let after: Vec<_> = edges.iter().filter(|[from, _]| from == memset).map(|[_, to]| *to).collect();
             for launch in noted.iter() {
                 // SAFETY: the crate's own kernel with its parameters.
-                let kernel = unsafe { self.add_kernel_after(launch, &before)? };
+                let kernel = unsafe { self.add_kernel_after(launch, &before, priority)? };
                 if !after.is_empty() {
                     let from = vec![kernel; after.len()];
                     // SAFETY: nodes of this graph, and two arrays of this length.

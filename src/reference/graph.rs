@@ -63,6 +63,8 @@ pub(super) struct Launch {
     pub(super) host: HostKernel,
     pub(super) geometry: Geometry,
     pub(super) arguments: Arc<Arguments>,
+    /// Its stream's, or what its node was given. It changes nothing: there is one processor.
+    pub(super) priority: i32,
 }
 
 /// An end of a copy.

@@ -17,15 +17,22 @@ pub type CUgraph = *mut CUgraph_st;
 pub type CUgraphNode = *mut CUgraphNode_st;
 pub type CUgraphExec = *mut CUgraphExec_st;
 pub type CUmemoryPool = *mut CUmemPoolHandle_st;
+pub type CUgraphDeviceNode = *mut CUgraphDeviceUpdatableNode_st;
 pub type CUuuid = CUuuid_st;
 pub type CUhostFn = ::core::option::Option<
     unsafe extern "C" fn(userData: *mut ::core::ffi::c_void),
 >;
+pub type CUaccessPolicyWindow_v1 = CUaccessPolicyWindow_st;
+pub type CUaccessPolicyWindow = CUaccessPolicyWindow_v1;
 pub type CUDA_KERNEL_NODE_PARAMS_v2 = CUDA_KERNEL_NODE_PARAMS_v2_st;
 pub type CUDA_KERNEL_NODE_PARAMS = CUDA_KERNEL_NODE_PARAMS_v2;
 pub type CUDA_MEMSET_NODE_PARAMS_v1 = CUDA_MEMSET_NODE_PARAMS_st;
 pub type CUDA_MEMSET_NODE_PARAMS = CUDA_MEMSET_NODE_PARAMS_v1;
 pub type CUDA_GRAPH_INSTANTIATE_PARAMS = CUDA_GRAPH_INSTANTIATE_PARAMS_st;
+pub type CUlaunchMemSyncDomainMap = CUlaunchMemSyncDomainMap_st;
+pub type CUlaunchAttributeValue = CUlaunchAttributeValue_union;
+pub type CUkernelNodeAttrValue_v1 = CUlaunchAttributeValue;
+pub type CUkernelNodeAttrValue = CUkernelNodeAttrValue_v1;
 pub type CUDA_MEMCPY3D_v2 = CUDA_MEMCPY3D_st;
 pub type CUDA_MEMCPY3D = CUDA_MEMCPY3D_v2;
 pub type CUmemGenericAllocationHandle_v1 = ::core::ffi::c_ulonglong;
@@ -96,6 +103,11 @@ pub struct CUmemPoolHandle_st {
     _unused: [u8; 0],
 }
 #[repr(C)]
+#[derive(Debug)]
+pub struct CUgraphDeviceUpdatableNode_st {
+    _unused: [u8; 0],
+}
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct CUuuid_st {
     pub bytes: [::core::ffi::c_char; 16usize],
@@ -133,6 +145,18 @@ pub struct CUmemorytype_enum(pub ::core::ffi::c_uint);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct CUjit_option_enum(pub ::core::ffi::c_uint);
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUaccessProperty_enum(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUaccessPolicyWindow_st {
+    pub base_ptr: *mut ::core::ffi::c_void,
+    pub num_bytes: usize,
+    pub hitRatio: f32,
+    pub hitProp: CUaccessProperty,
+    pub missProp: CUaccessProperty,
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct CUDA_KERNEL_NODE_PARAMS_v2_st {
@@ -172,6 +196,57 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
     pub hUploadStream: CUstream,
     pub hErrNode_out: CUgraphNode,
     pub result_out: CUgraphInstantiateResult,
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUsynchronizationPolicy_enum(pub ::core::ffi::c_uint);
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUclusterSchedulingPolicy_enum(pub ::core::ffi::c_uint);
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUlaunchMemSyncDomain_enum(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUlaunchMemSyncDomainMap_st {
+    pub default_: ::core::ffi::c_uchar,
+    pub remote: ::core::ffi::c_uchar,
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct CUlaunchAttributeID_enum(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUlaunchAttributeValue_union__bindgen_ty_1 {
+    pub x: ::core::ffi::c_uint,
+    pub y: ::core::ffi::c_uint,
+    pub z: ::core::ffi::c_uint,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUlaunchAttributeValue_union__bindgen_ty_2 {
+    pub event: CUevent,
+    pub flags: ::core::ffi::c_int,
+    pub triggerAtBlockStart: ::core::ffi::c_int,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUlaunchAttributeValue_union__bindgen_ty_3 {
+    pub event: CUevent,
+    pub flags: ::core::ffi::c_int,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUlaunchAttributeValue_union__bindgen_ty_4 {
+    pub x: ::core::ffi::c_uint,
+    pub y: ::core::ffi::c_uint,
+    pub z: ::core::ffi::c_uint,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUlaunchAttributeValue_union__bindgen_ty_5 {
+    pub deviceUpdatable: ::core::ffi::c_int,
+    pub devNode: CUgraphDeviceNode,
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -303,6 +378,30 @@ const _: () = {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
+        "Size of CUaccessPolicyWindow_st",
+    ][::core::mem::size_of::<CUaccessPolicyWindow_st>() - 32usize];
+    [
+        "Alignment of CUaccessPolicyWindow_st",
+    ][::core::mem::align_of::<CUaccessPolicyWindow_st>() - 8usize];
+    [
+        "Offset of field: CUaccessPolicyWindow_st::base_ptr",
+    ][::core::mem::offset_of!(CUaccessPolicyWindow_st, base_ptr) - 0usize];
+    [
+        "Offset of field: CUaccessPolicyWindow_st::num_bytes",
+    ][::core::mem::offset_of!(CUaccessPolicyWindow_st, num_bytes) - 8usize];
+    [
+        "Offset of field: CUaccessPolicyWindow_st::hitRatio",
+    ][::core::mem::offset_of!(CUaccessPolicyWindow_st, hitRatio) - 16usize];
+    [
+        "Offset of field: CUaccessPolicyWindow_st::hitProp",
+    ][::core::mem::offset_of!(CUaccessPolicyWindow_st, hitProp) - 20usize];
+    [
+        "Offset of field: CUaccessPolicyWindow_st::missProp",
+    ][::core::mem::offset_of!(CUaccessPolicyWindow_st, missProp) - 24usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
         "Size of CUDA_KERNEL_NODE_PARAMS_v2_st",
     ][::core::mem::size_of::<CUDA_KERNEL_NODE_PARAMS_v2_st>() - 72usize];
     [
@@ -392,6 +491,180 @@ const _: () = {
     [
         "Offset of field: CUDA_GRAPH_INSTANTIATE_PARAMS_st::result_out",
     ][::core::mem::offset_of!(CUDA_GRAPH_INSTANTIATE_PARAMS_st, result_out) - 24usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchMemSyncDomainMap_st",
+    ][::core::mem::size_of::<CUlaunchMemSyncDomainMap_st>() - 2usize];
+    [
+        "Alignment of CUlaunchMemSyncDomainMap_st",
+    ][::core::mem::align_of::<CUlaunchMemSyncDomainMap_st>() - 1usize];
+    [
+        "Offset of field: CUlaunchMemSyncDomainMap_st::default_",
+    ][::core::mem::offset_of!(CUlaunchMemSyncDomainMap_st, default_) - 0usize];
+    [
+        "Offset of field: CUlaunchMemSyncDomainMap_st::remote",
+    ][::core::mem::offset_of!(CUlaunchMemSyncDomainMap_st, remote) - 1usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchAttributeValue_union__bindgen_ty_1",
+    ][::core::mem::size_of::<CUlaunchAttributeValue_union__bindgen_ty_1>() - 12usize];
+    [
+        "Alignment of CUlaunchAttributeValue_union__bindgen_ty_1",
+    ][::core::mem::align_of::<CUlaunchAttributeValue_union__bindgen_ty_1>() - 4usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_1::x",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_1, x) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_1::y",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_1, y) - 4usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_1::z",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_1, z) - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchAttributeValue_union__bindgen_ty_2",
+    ][::core::mem::size_of::<CUlaunchAttributeValue_union__bindgen_ty_2>() - 16usize];
+    [
+        "Alignment of CUlaunchAttributeValue_union__bindgen_ty_2",
+    ][::core::mem::align_of::<CUlaunchAttributeValue_union__bindgen_ty_2>() - 8usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_2::event",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_2, event)
+        - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_2::flags",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_2, flags)
+        - 8usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_2::triggerAtBlockStart",
+    ][::core::mem::offset_of!(
+        CUlaunchAttributeValue_union__bindgen_ty_2, triggerAtBlockStart
+    ) - 12usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchAttributeValue_union__bindgen_ty_3",
+    ][::core::mem::size_of::<CUlaunchAttributeValue_union__bindgen_ty_3>() - 16usize];
+    [
+        "Alignment of CUlaunchAttributeValue_union__bindgen_ty_3",
+    ][::core::mem::align_of::<CUlaunchAttributeValue_union__bindgen_ty_3>() - 8usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_3::event",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_3, event)
+        - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_3::flags",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_3, flags)
+        - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchAttributeValue_union__bindgen_ty_4",
+    ][::core::mem::size_of::<CUlaunchAttributeValue_union__bindgen_ty_4>() - 12usize];
+    [
+        "Alignment of CUlaunchAttributeValue_union__bindgen_ty_4",
+    ][::core::mem::align_of::<CUlaunchAttributeValue_union__bindgen_ty_4>() - 4usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_4::x",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_4, x) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_4::y",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_4, y) - 4usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_4::z",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_4, z) - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchAttributeValue_union__bindgen_ty_5",
+    ][::core::mem::size_of::<CUlaunchAttributeValue_union__bindgen_ty_5>() - 16usize];
+    [
+        "Alignment of CUlaunchAttributeValue_union__bindgen_ty_5",
+    ][::core::mem::align_of::<CUlaunchAttributeValue_union__bindgen_ty_5>() - 8usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_5::deviceUpdatable",
+    ][::core::mem::offset_of!(
+        CUlaunchAttributeValue_union__bindgen_ty_5, deviceUpdatable
+    ) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union__bindgen_ty_5::devNode",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union__bindgen_ty_5, devNode)
+        - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchAttributeValue_union",
+    ][::core::mem::size_of::<CUlaunchAttributeValue_union>() - 64usize];
+    [
+        "Alignment of CUlaunchAttributeValue_union",
+    ][::core::mem::align_of::<CUlaunchAttributeValue_union>() - 8usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::pad",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, pad) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::accessPolicyWindow",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, accessPolicyWindow)
+        - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::cooperative",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, cooperative) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::syncPolicy",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, syncPolicy) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::clusterDim",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, clusterDim) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::clusterSchedulingPolicyPreference",
+    ][::core::mem::offset_of!(
+        CUlaunchAttributeValue_union, clusterSchedulingPolicyPreference
+    ) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::programmaticStreamSerializationAllowed",
+    ][::core::mem::offset_of!(
+        CUlaunchAttributeValue_union, programmaticStreamSerializationAllowed
+    ) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::programmaticEvent",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, programmaticEvent) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::launchCompletionEvent",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, launchCompletionEvent)
+        - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::priority",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, priority) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::memSyncDomainMap",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, memSyncDomainMap) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::memSyncDomain",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, memSyncDomain) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::preferredClusterDim",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, preferredClusterDim)
+        - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::deviceUpdatableKernelNode",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, deviceUpdatableKernelNode)
+        - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::sharedMemCarveout",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, sharedMemCarveout) - 0usize];
+    [
+        "Offset of field: CUlaunchAttributeValue_union::nvlinkUtilCentricScheduling",
+    ][::core::mem::offset_of!(CUlaunchAttributeValue_union, nvlinkUtilCentricScheduling)
+        - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -596,6 +869,26 @@ const _: () = {
         "Offset of field: CUmemPoolProps_st::reserved",
     ][::core::mem::offset_of!(CUmemPoolProps_st, reserved) - 34usize];
 };
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union CUlaunchAttributeValue_union {
+    pub pad: [::core::ffi::c_char; 64usize],
+    pub accessPolicyWindow: CUaccessPolicyWindow,
+    pub cooperative: ::core::ffi::c_int,
+    pub syncPolicy: CUsynchronizationPolicy,
+    pub clusterDim: CUlaunchAttributeValue_union__bindgen_ty_1,
+    pub clusterSchedulingPolicyPreference: CUclusterSchedulingPolicy,
+    pub programmaticStreamSerializationAllowed: ::core::ffi::c_int,
+    pub programmaticEvent: CUlaunchAttributeValue_union__bindgen_ty_2,
+    pub launchCompletionEvent: CUlaunchAttributeValue_union__bindgen_ty_3,
+    pub priority: ::core::ffi::c_int,
+    pub memSyncDomainMap: CUlaunchMemSyncDomainMap,
+    pub memSyncDomain: CUlaunchMemSyncDomain,
+    pub preferredClusterDim: CUlaunchAttributeValue_union__bindgen_ty_4,
+    pub deviceUpdatableKernelNode: CUlaunchAttributeValue_union__bindgen_ty_5,
+    pub sharedMemCarveout: ::core::ffi::c_uint,
+    pub nvlinkUtilCentricScheduling: ::core::ffi::c_uint,
+}
 impl CUmemAttach_flags_enum {
     pub const CU_MEM_ATTACH_GLOBAL: CUmemAttach_flags_enum = CUmemAttach_flags_enum(1);
     pub const CU_MEM_ATTACH_HOST: CUmemAttach_flags_enum = CUmemAttach_flags_enum(2);
@@ -1281,6 +1574,17 @@ impl CUjit_option_enum {
     pub const CU_JIT_SPLIT_COMPILE: CUjit_option_enum = CUjit_option_enum(34);
     pub const CU_JIT_NUM_OPTIONS: CUjit_option_enum = CUjit_option_enum(35);
 }
+impl CUaccessProperty_enum {
+    pub const CU_ACCESS_PROPERTY_NORMAL: CUaccessProperty_enum = CUaccessProperty_enum(
+        0,
+    );
+    pub const CU_ACCESS_PROPERTY_STREAMING: CUaccessProperty_enum = CUaccessProperty_enum(
+        1,
+    );
+    pub const CU_ACCESS_PROPERTY_PERSISTING: CUaccessProperty_enum = CUaccessProperty_enum(
+        2,
+    );
+}
 impl CUgraphNodeType_enum {
     pub const CU_GRAPH_NODE_TYPE_KERNEL: CUgraphNodeType_enum = CUgraphNodeType_enum(0);
     pub const CU_GRAPH_NODE_TYPE_MEMCPY: CUgraphNodeType_enum = CUgraphNodeType_enum(1);
@@ -1331,6 +1635,92 @@ impl CUgraphInstantiateResult_enum {
     );
     pub const CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED: CUgraphInstantiateResult_enum = CUgraphInstantiateResult_enum(
         5,
+    );
+}
+impl CUsynchronizationPolicy_enum {
+    pub const CU_SYNC_POLICY_AUTO: CUsynchronizationPolicy_enum = CUsynchronizationPolicy_enum(
+        1,
+    );
+    pub const CU_SYNC_POLICY_SPIN: CUsynchronizationPolicy_enum = CUsynchronizationPolicy_enum(
+        2,
+    );
+    pub const CU_SYNC_POLICY_YIELD: CUsynchronizationPolicy_enum = CUsynchronizationPolicy_enum(
+        3,
+    );
+    pub const CU_SYNC_POLICY_BLOCKING_SYNC: CUsynchronizationPolicy_enum = CUsynchronizationPolicy_enum(
+        4,
+    );
+}
+impl CUclusterSchedulingPolicy_enum {
+    pub const CU_CLUSTER_SCHEDULING_POLICY_DEFAULT: CUclusterSchedulingPolicy_enum = CUclusterSchedulingPolicy_enum(
+        0,
+    );
+    pub const CU_CLUSTER_SCHEDULING_POLICY_SPREAD: CUclusterSchedulingPolicy_enum = CUclusterSchedulingPolicy_enum(
+        1,
+    );
+    pub const CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING: CUclusterSchedulingPolicy_enum = CUclusterSchedulingPolicy_enum(
+        2,
+    );
+}
+impl CUlaunchMemSyncDomain_enum {
+    pub const CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT: CUlaunchMemSyncDomain_enum = CUlaunchMemSyncDomain_enum(
+        0,
+    );
+    pub const CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE: CUlaunchMemSyncDomain_enum = CUlaunchMemSyncDomain_enum(
+        1,
+    );
+}
+impl CUlaunchAttributeID_enum {
+    pub const CU_LAUNCH_ATTRIBUTE_IGNORE: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        0,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        1,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_COOPERATIVE: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        2,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        3,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        4,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        5,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        6,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        7,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_PRIORITY: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        8,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        9,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        10,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        11,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        12,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        13,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        14,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        16,
+    );
+    pub const CU_LAUNCH_ATTRIBUTE_MAX: CUlaunchAttributeID_enum = CUlaunchAttributeID_enum(
+        17,
     );
 }
 impl CUstreamCaptureStatus_enum {
@@ -1713,8 +2103,14 @@ pub use self::CUpointer_attribute_enum as CUpointer_attribute;
 pub use self::CUfunction_attribute_enum as CUfunction_attribute;
 pub use self::CUmemorytype_enum as CUmemorytype;
 pub use self::CUjit_option_enum as CUjit_option;
+pub use self::CUaccessProperty_enum as CUaccessProperty;
 pub use self::CUgraphNodeType_enum as CUgraphNodeType;
 pub use self::CUgraphInstantiateResult_enum as CUgraphInstantiateResult;
+pub use self::CUsynchronizationPolicy_enum as CUsynchronizationPolicy;
+pub use self::CUclusterSchedulingPolicy_enum as CUclusterSchedulingPolicy;
+pub use self::CUlaunchMemSyncDomain_enum as CUlaunchMemSyncDomain;
+pub use self::CUlaunchAttributeID_enum as CUlaunchAttributeID;
+pub use self::CUlaunchAttributeID as CUkernelNodeAttrID;
 pub use self::CUstreamCaptureStatus_enum as CUstreamCaptureStatus;
 pub use self::CUstreamCaptureMode_enum as CUstreamCaptureMode;
 pub use self::CUdriverProcAddress_flags_enum as CUdriverProcAddress_flags;
@@ -2111,6 +2507,20 @@ unsafe extern "C" {
         hGraphExec: CUgraphExec,
         hGraph: CUgraph,
         resultInfo: *mut CUgraphExecUpdateResultInfo,
+    ) -> CUresult;
+}
+unsafe extern "C" {
+    pub(super) fn cuGraphKernelNodeGetAttribute(
+        hNode: CUgraphNode,
+        attr: CUkernelNodeAttrID,
+        value_out: *mut CUkernelNodeAttrValue,
+    ) -> CUresult;
+}
+unsafe extern "C" {
+    pub(super) fn cuGraphKernelNodeSetAttribute(
+        hNode: CUgraphNode,
+        attr: CUkernelNodeAttrID,
+        value: *const CUkernelNodeAttrValue,
     ) -> CUresult;
 }
 unsafe extern "C" {

@@ -56,15 +56,9 @@ pub(super) enum Work {
 }
 
 impl<'env> RecordedPiece<'env> {
-    /// `notes`: whether its launches may be noted.
-    pub(in crate::capture) fn new(
-        step: BreakStep<'env>,
-        scratch: Arc<Scratch>,
-        recording: u64,
-        notes: bool,
-    ) -> RecordedPiece<'env> {
+    pub(in crate::capture) fn new(step: BreakStep<'env>, scratch: Arc<Scratch>, recording: u64) -> RecordedPiece<'env> {
         let (kept, modules) = (Vec::new(), Vec::new());
-        RecordedPiece { step, scratch, recording, notes, body: None, kept, modules, spare: Section::default() }
+        RecordedPiece { step, scratch, recording, notes: true, body: None, kept, modules, spare: Section::default() }
     }
 
     /// Opens a capture to record in.

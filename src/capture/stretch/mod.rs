@@ -60,6 +60,8 @@ pub(super) struct Stretch<'env> {
 #[derive(Clone, Copy)]
 pub(super) struct StretchOptions {
     pub(super) flags: InstantiateFlags,
+    /// The nodes' priority, where the flags ask for it.
+    pub(super) priority: Option<i32>,
     /// The most execs of one for bodies of other nodes, at least 1.
     pub(super) max_shapes: usize,
     /// The most execs for bodies of the same nodes, at least 1.
@@ -76,7 +78,8 @@ impl StretchOptions {
     }
 
     fn making<'p>(&self, pool: &'p PoolHandle) -> Making<'p> {
-        Making { flags: self.flags, place: self.place, shared: self.share.then(|| pool.shared_execs()) }
+        let StretchOptions { flags, priority, place, .. } = *self;
+        Making { flags, priority, place, shared: self.share.then(|| pool.shared_execs()) }
     }
 }
 

@@ -35,6 +35,8 @@ enum Slot {
 #[derive(Clone, Copy)]
 pub(super) struct Making<'a> {
     pub(super) flags: InstantiateFlags,
+    /// What the nodes that are made of launches have; captured ones have their stream's.
+    pub(super) priority: Option<i32>,
     /// The stretch's place in its capture.
     pub(super) place: usize,
     /// The pool's execs, where captures share them.
@@ -236,7 +238,7 @@ fn build(pieces: &[Piece<'_>], making: Making<'_>, stream: &Stream) -> Result<(M
             Some(Work::Launches(noted)) => {
                 for launch in noted.iter() {
                     // SAFETY: a launch of the crate's with its kernel's own parameters.
-                    let added = unsafe { graph.add_kernel(launch, nodes.last().copied()) };
+                    let added = unsafe { graph.add_kernel(launch, nodes.last().copied(), making.priority) };
                     nodes.push(added.map_err(|error| piece.step.failed(error))?);
                 }
                 slots.push(Slot::Launches { nodes: first..nodes.len(), held: Noted::default(), known: false });

@@ -1,5 +1,6 @@
 //! Graphs and their nodes.
 
+use super::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{as_pointer, entries, put};
 use crate::reference::graph::{Graph, Node, Payload, Place, Work, in_order};
 use crate::reference::handles::{Handle, new_handle};
@@ -7,7 +8,7 @@ use crate::reference::kernel::Geometry;
 use crate::reference::machine::{Outcome, State};
 use crate::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraph, CUgraphNode, CUgraphNodeType,
-    CUmemorytype_enum, CUresult,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUmemorytype_enum, CUresult,
 };
 use core::ffi::{c_char, c_uint, c_void};
 use std::cell::RefCell;
@@ -26,6 +27,12 @@ impl State {
         let graph = self.nodes.get(&(node as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let nodes = self.graphs.get(graph).map(|graph| graph.nodes.as_slice()).unwrap_or_default();
         nodes.iter().find(|found| found.handle == node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn node_mut(&mut self, node: CUgraphNode) -> Outcome<&mut Node> {
+        let graph = self.nodes.get(&(node as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let nodes = self.graphs.get_mut(graph).map(|graph| graph.nodes.as_mut_slice()).unwrap_or_default();
+        nodes.iter_mut().find(|found| found.handle == node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Adds a node after others of the same graph.
@@ -263,6 +270,28 @@ entries! {
         found.kernelParams = pointers;
         // SAFETY: the caller gives null or a valid place.
         unsafe { put(params, found) }
+    }
+
+    fn cuGraphKernelNodeGetAttribute(state, node: CUgraphNode, attribute: CUlaunchAttributeID, value: *mut CUlaunchAttributeValue) {
+        let Payload::Work(Work::Kernel(launch)) = &state.node(node)?.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
+        if attribute != CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        // SAFETY: the caller gives null or a valid place.
+        unsafe { put(value, CUlaunchAttributeValue { priority: launch.priority }) }
+    }
+
+    fn cuGraphKernelNodeSetAttribute(state, node: CUgraphNode, attribute: CUlaunchAttributeID, value: *const CUlaunchAttributeValue) {
+        if value.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let Payload::Work(Work::Kernel(launch)) = &mut state.node_mut(node)?.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
+        if attribute != CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        // SAFETY: not null, so the caller gives the attribute's value.
+        launch.priority = unsafe { (*value).priority }.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
+        Ok(())
     }
 
     fn cuGraphMemcpyNodeGetParams(state, node: CUgraphNode, params: *mut CUDA_MEMCPY3D) {

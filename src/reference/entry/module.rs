@@ -63,7 +63,7 @@ impl State {
         }
         // SAFETY: as the caller says.
         let arguments = Arc::new(unsafe { Arguments::copy(&found.parameters, params) });
-        Ok(Launch { function: function as usize, host: found.host, geometry, arguments })
+        Ok(Launch { function: function as usize, host: found.host, geometry, arguments, priority: 0 })
     }
 }
 
@@ -171,7 +171,8 @@ entries! {
         }
         let geometry = Geometry { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes: shared };
         // SAFETY: the caller vouches for the arguments.
-        let launch = unsafe { state.launch(function, geometry, params, extra)? };
+        let mut launch = unsafe { state.launch(function, geometry, params, extra)? };
+        launch.priority = state.priority_of(target);
         state.submit(target, Work::Kernel(launch))
     }
 }

@@ -26,6 +26,13 @@ impl State {
         Ok(handle)
     }
 
+    pub(super) fn priority_of(&self, target: Target) -> i32 {
+        match target {
+            Target::Legacy(_) => LEAST_PRIORITY,
+            Target::Stream(stream) => self.streams[&stream].priority,
+        }
+    }
+
     fn stream(&self, raw: CUstream) -> Outcome<&Stream> {
         self.streams.get(&(raw as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
@@ -111,10 +118,7 @@ entries! {
     }
 
     fn cuStreamGetPriority(state, stream: CUstream, priority: *mut c_int) {
-        let found = match state.target(stream)? {
-            Target::Legacy(_) => 0,
-            Target::Stream(stream) => state.streams[&stream].priority,
-        };
+        let found = state.priority_of(state.target(stream)?);
         // SAFETY: the caller gives null or a valid place.
         unsafe { put(priority, found) }
     }

@@ -6,6 +6,7 @@
 //! `cargo bench --bench replay [-- --json] [--sweep]`
 
 #[path = "support/arms.rs"]
+#[allow(dead_code, reason = "the bench `soak` has more")]
 mod arms;
 #[path = "support/bare.rs"]
 mod bare;

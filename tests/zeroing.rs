@@ -3,11 +3,11 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::driver::{Event, EventFlags, NodeCounts, PinnedBuffer, Stream};
+use breakable_cuda_graph::driver::{Event, EventFlags, InstantiateFlags, NodeCounts, PinnedBuffer, Stream};
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureOptions, DType, Result, Scope, Tensor, current_stream, eager, is_capturing,
+    BreakableCapture, CaptureOptions, DType, PoolOptions, Result, Scope, Tensor, current_stream, eager, is_capturing,
 };
 use std::ops::Range;
 use support::{Ledger, Rig, assert_same, for_each_seed};
@@ -115,6 +115,29 @@ fn other_memsets_stay() {
         assert_eq!(nodes_at(address, options(true), 0, 8), (0, 1), "it is the host's memory");
         assert_eq!(pinned.as_slice(), [0; 32]);
     });
+}
+
+/// They have the capture stream's priority where nodes have one.
+#[test]
+fn kernels_that_zero_have_priorities() {
+    let driver = support::driver().watched();
+    let rig = Rig::with_pool(&driver, PoolOptions::default().priority(-2));
+    let x = rig.random(1, &[ROWS, WIDTH]);
+    let watch = driver.watch().expect("a watched driver");
+    for (flags, set) in [(InstantiateFlags::default(), 0), (InstantiateFlags::USE_NODE_PRIORITY, 5)] {
+        let before = watch.count(Call::cuGraphKernelNodeSetAttribute);
+        let mut options = options(true);
+        options.instantiate = flags;
+        let (mut capture, out) = record(&rig, options, &x).expect("a recording");
+        assert_eq!(counts(capture.report().nodes), (8, 0));
+        assert_eq!(watch.count(Call::cuGraphKernelNodeSetAttribute) - before, set);
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        assert_same(&rig.read(&out), &expected(&rig.read(&x)));
+        if let Some(machine) = driver.machine().filter(|_| set > 0) {
+            let priorities = capture.execs().flat_map(|exec| machine.kernel_priorities(exec.as_raw()));
+            assert_eq!(priorities.collect::<Vec<_>>(), [-2; 8]);
+        }
+    }
 }
 
 /// Two streams: memsets come after work of both, and work of both comes after them.

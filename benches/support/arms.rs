@@ -2,6 +2,7 @@
 
 use crate::bare::{BareLoop, BarePatched};
 use crate::program::{Launches, Program};
+use breakable_cuda_graph::driver::InstantiateFlags;
 use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions};
 use std::error::Error;
 use std::hint::black_box;
@@ -15,8 +16,8 @@ pub struct Arm {
 
 #[derive(Clone, Copy)]
 enum What {
-    /// A capture with breaks of a kind. `configs`: execs for so many grids.
-    Capture { kind: BreakKind, launches: Launches, configs: usize },
+    /// A capture with breaks of a kind. `configs`: execs for so many grids; `priorities`: whether nodes have one.
+    Capture { kind: BreakKind, launches: Launches, configs: usize, priorities: bool },
     /// A loop over the execs of the first arm and its breaks' launches.
     Loop,
     /// An exec of everything, in which the breaks' nodes are set.
@@ -26,7 +27,7 @@ enum What {
 }
 
 const fn capture(name: &'static str, kind: BreakKind, launches: Launches) -> Arm {
-    Arm { name, what: What::Capture { kind, launches, configs: 1 } }
+    Arm { name, what: What::Capture { kind, launches, configs: 1, priorities: false } }
 }
 
 pub const LIVE: Arm = capture("live", BreakKind::Live, Launches::Prepared);
@@ -36,7 +37,11 @@ pub const CHANGED: Arm = capture("recorded, changed", BreakKind::Recorded, Launc
 pub const OTHER_GRIDS: Arm = capture("recorded, other grids", BreakKind::Recorded, Launches::Regridded);
 pub const RECURRING_GRIDS: Arm = Arm {
     name: "recorded, grids that recur",
-    what: What::Capture { kind: BreakKind::Recorded, launches: Launches::Regridded, configs: 2 },
+    what: What::Capture { kind: BreakKind::Recorded, launches: Launches::Regridded, configs: 2, priorities: false },
+};
+pub const PRIORITIES: Arm = Arm {
+    name: "recorded, changed, priorities",
+    what: What::Capture { kind: BreakKind::Recorded, launches: Launches::Changing, configs: 1, priorities: true },
 };
 pub const RECORDED_CHECKED: Arm = capture("recorded, checked", BreakKind::Recorded, Launches::Checked);
 pub const CAPTURED: Arm = capture("captured", BreakKind::Recorded, Launches::Foreign);
@@ -60,9 +65,12 @@ impl Contender {
     /// `first`: the first arm's, which a loop goes over.
     pub fn new(program: &Program, arm: Arm, first: Option<&Contender>) -> Result<Contender, Box<dyn Error>> {
         Ok(match arm.what {
-            What::Capture { kind, launches, configs } => {
+            What::Capture { kind, launches, configs, priorities } => {
                 let mut options = CaptureOptions::default();
                 options.max_recorded_configs = configs;
+                if priorities {
+                    options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
+                }
                 Contender::Capture(Box::new(program.capture(kind, launches, options)?))
             }
             What::Loop => match first {

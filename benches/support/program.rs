@@ -128,15 +128,16 @@ fn operation(
         }
         for _ in 0..kernels {
             let mut pointers = pointers_to(&values);
-            // SAFETY (both): the kernel's own parameters: the break's input and handoff, at the addresses that they have on every replay.
             match launches {
                 Launches::Checked => ops.scale_into(b.stream(), b.input(0)?, 1.0, &handoff)?,
-                Launches::Foreign | Launches::ForeignChanging => unsafe {
-                    launch_foreign(&kernel, b.stream(), config, &mut pointers)?;
-                },
-                Launches::Prepared | Launches::Changing | Launches::Regridded => unsafe {
-                    kernel.launch_raw(b.stream(), config, &mut pointers)?;
-                },
+                Launches::Foreign | Launches::ForeignChanging => {
+                    // SAFETY: as below; the context is current in a break.
+                    unsafe { launch_foreign(&kernel, b.stream(), config, &mut pointers)? };
+                }
+                Launches::Prepared | Launches::Changing | Launches::Regridded => {
+                    // SAFETY: the kernel's own parameters: the break's input and handoff, at the addresses that they have on every replay.
+                    unsafe { kernel.launch_raw(b.stream(), config, &mut pointers)? };
+                }
             }
         }
         Ok(handoff)

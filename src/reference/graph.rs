@@ -275,6 +275,15 @@ pub(super) fn become_like(old: &mut [ExecNode], new: Vec<ExecNode>) {
     }
 }
 
+/// The priorities of the kernel nodes, inside children too.
+pub(super) fn kernel_priorities(nodes: &[ExecNode]) -> Vec<i32> {
+    let priorities = |node: &ExecNode| match &node.payload {
+        Payload::Work(Work::Kernel(launch)) => vec![launch.priority],
+        _ => kernel_priorities(&node.child),
+    };
+    nodes.iter().flat_map(priorities).collect()
+}
+
 /// Whether any node, inside children too, allocates or frees.
 pub(super) fn has_memory_nodes(nodes: &[ExecNode]) -> bool {
     nodes.iter().any(|node| {

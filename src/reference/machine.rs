@@ -9,7 +9,7 @@ use super::kernel::HostKernel;
 use super::memory::{Kind, Memory};
 use super::options::Options;
 use super::tasks::{TaskId, Tasks};
-use crate::sys::CUresult;
+use crate::sys::{CUgraphExec, CUresult};
 use core::ffi::c_void;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -166,6 +166,13 @@ impl Machine {
     /// What went wrong in work that has run, in the order in which it did: use of memory after its free, and the like.
     pub fn diagnostics(&self) -> Vec<String> {
         self.state().diagnostics.clone()
+    }
+
+    /// The priorities of the kernel nodes of an exec, which no call of the driver tells: in order, with those of a child in its place. Empty for an
+    /// exec that there is not.
+    pub fn kernel_priorities(&self, exec: CUgraphExec) -> Vec<i32> {
+        let state = self.state();
+        state.execs.get(&(exec as usize)).map_or_else(Vec::new, |exec| super::graph::kernel_priorities(&exec.nodes))
     }
 
     /// Whether no work waits to run.

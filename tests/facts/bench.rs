@@ -179,7 +179,11 @@ impl Bench {
 
     /// Captures what `body` puts on a stream.
     pub fn capture(&self, body: impl FnOnce(CUstream)) -> CUgraph {
-        let stream = self.other.as_raw();
+        self.capture_on(&self.other, body)
+    }
+
+    pub fn capture_on(&self, stream: &Stream, body: impl FnOnce(CUstream)) -> CUgraph {
+        let stream = stream.as_raw();
         self.begin(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
         let body = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(stream)));
         let (code, graph) = self.end(stream);

@@ -2,10 +2,10 @@
 
 use crate::bench::{Bench, Code, INVALID_VALUE, OK, code};
 use breakable_cuda_graph::Tensor;
-use breakable_cuda_graph::driver::LaunchConfig;
+use breakable_cuda_graph::driver::{LaunchConfig, Stream, StreamOptions};
 use breakable_cuda_graph::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiate_flags_enum,
-    CUgraphInstantiateResult, CUgraphNode, CUresult, CUstream,
+    CUgraphInstantiateResult, CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue, CUresult, CUstream,
 };
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -267,6 +267,43 @@ fn parameters_of_captured_kernels_can_be_asked() {
     }
     assert_eq!(kernel.parameters().expect("the same through the crate").len(), 4);
     b.destroy(&[graph], &[]);
+}
+
+/// A captured kernel's node has its stream's priority, here and in a copy; one that is added has none until it is given one.
+#[test]
+fn kernel_nodes_have_priorities() {
+    let b = Bench::new();
+    let (mut least, mut greatest) = (9, 9);
+    unsafe { b.driver().cuCtxGetStreamPriorityRange(&mut least, &mut greatest).expect("the range") };
+    assert_eq!((least, greatest), (0, -5));
+    let attribute = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
+    let priority = |node: CUgraphNode| unsafe {
+        let mut value: CUlaunchAttributeValue = std::mem::zeroed();
+        value.priority = 9;
+        b.driver().cuGraphKernelNodeGetAttribute(node, attribute, &mut value).map(|()| value.priority)
+    };
+    let give = |node: CUgraphNode, priority: i32| unsafe {
+        let value = CUlaunchAttributeValue { priority };
+        code(b.driver().cuGraphKernelNodeSetAttribute(node, attribute, &value))
+    };
+    let stream = Stream::with_options(&b.rig.context, StreamOptions::default().priority(-3)).expect("a stream");
+    let captured = b.capture_on(&stream, |stream| b.launch(stream).expect("a node"));
+    assert_eq!(priority(b.only_node(captured)), Ok(-3));
+    let (mut outer, mut child, mut inner, mut added) = (null_mut(), null_mut(), null_mut(), null_mut());
+    unsafe {
+        b.driver().cuGraphCreate(&mut outer, 0).expect("a graph");
+        b.driver().cuGraphAddChildGraphNode(&mut child, outer, std::ptr::null(), 0, captured).expect("a child");
+        b.driver().cuGraphChildGraphNodeGetGraph(child, &mut inner).expect("the child's graph");
+        let mut params: CUDA_KERNEL_NODE_PARAMS = std::mem::zeroed();
+        b.driver().cuGraphKernelNodeGetParams_v2(b.only_node(captured), &mut params).expect("its parameters");
+        b.driver().cuGraphAddKernelNode_v2(&mut added, outer, std::ptr::null(), 0, &params).expect("a node");
+    }
+    assert_eq!(priority(b.only_node(inner)), Ok(-3));
+    assert_eq!(priority(added), Ok(0));
+    assert_eq!((give(added, -4), priority(added)), (OK, Ok(-4)));
+    assert_eq!((give(added, -77), priority(added)), (OK, Ok(-5)), "out of the range");
+    assert_eq!((code(priority(child).map(drop)), give(child, -1)), (INVALID_VALUE, INVALID_VALUE), "it is no kernel");
+    b.destroy(&[outer, captured], &[]);
 }
 
 /// The only instantiations that are known to name a node.

@@ -8,7 +8,7 @@ use breakable_cuda_graph::driver::{Event, InstantiateFlags, Kernel, LaunchConfig
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
-    Break, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, Result, Tensor, active_forward,
+    Break, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, PoolOptions, Result, Tensor, active_forward,
 };
 
 /// How the body doubles its input.
@@ -224,19 +224,40 @@ fn modules_of_earlier_bodies_stay() {
     assert_eq!(watch.count(Call::cuModuleUnload), unloaded + 4);
 }
 
-/// Nodes made of notes would have no priority of their own.
+/// Nodes that are made of notes have the capture stream's priority where nodes have one, as captured nodes do by themselves.
 #[test]
-fn bodies_are_captured_where_nodes_have_priorities() {
+fn all_nodes_have_the_priority_of_the_capture_stream() {
     for_each_driver(|driver| {
         let driver = driver.watched();
-        let rig = Rig::new(&driver);
-        let mut options = CaptureOptions::default();
-        options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
-        let mut captured = Captured::new(&rig, &[Recorded; 3], options);
         let watch = driver.watch().expect("a watched driver");
-        let before = watch.count(Call::cuStreamBeginCapture_v2);
-        captured.replay(Live::new(2.0), None).expect("a replay");
-        assert_eq!(watch.count(Call::cuStreamBeginCapture_v2) - before, 3);
-        captured.check(Live::new(3.0), None);
+        for priority in [0, -2] {
+            let rig = Rig::with_pool(&driver, PoolOptions::default().priority(priority));
+            for flags in [InstantiateFlags::default(), InstantiateFlags::USE_NODE_PRIORITY] {
+                let mut options = CaptureOptions::default();
+                options.instantiate = flags;
+                let counts = || {
+                    let calls = [Call::cuGraphAddKernelNode_v2, Call::cuGraphKernelNodeSetAttribute];
+                    calls.map(|call| watch.count(call))
+                };
+                let before = counts();
+                let mut captured = Captured::new(&rig, &[Recorded; 3], options);
+                // Launches that are noted and a child that is captured: three bodies and one more, in two execs.
+                let other = Live { copies: 7, ..Live::new(2.0) };
+                for live in [Live::new(2.0), Live::new(3.0), other, Live::new(4.0)] {
+                    captured.check(live, None);
+                }
+                let [added, set] = [0, 1].map(|at| counts()[at] - before[at]);
+                assert!(added > 0);
+                assert_eq!(set, if flags.is_empty() { 0 } else { added });
+                let Some(machine) = driver.machine().filter(|_| !flags.is_empty()) else { continue };
+                for exec in captured.capture.execs() {
+                    let priorities = machine.kernel_priorities(exec.as_raw());
+                    assert!(
+                        !priorities.is_empty() && priorities.iter().all(|&found| found == priority),
+                        "{priorities:?}"
+                    );
+                }
+            }
+        }
     });
 }

@@ -8,8 +8,8 @@ use crate::reference::machine::{Outcome, State};
 use crate::reference::tasks::TaskId;
 use crate::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
-    CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType,
-    CUresult, CUstream,
+    CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNode, CUresult,
+    CUstream,
 };
 use core::ffi::c_uint;
 
@@ -193,12 +193,12 @@ entries! {
         // libcuda crashes without one.
         state.current()?;
         // SAFETY: the caller gives valid parameters.
-        let work = unsafe { state.kernel_of(params)? };
+        let mut launch = unsafe { state.kernel_of(params)? };
         let found = graph::find(&mut state.exec(exec)?.nodes, node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        if found.payload.kind() != CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        found.payload = Payload::Work(work);
+        let Payload::Work(Work::Kernel(before)) = &mut found.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
+        // It is the node's, and no parameter.
+        launch.priority = before.priority;
+        *before = launch;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{as_pointer, entries, put};
-use crate::reference::graph::{Graph, Node, Payload, Place, Work, in_order};
+use crate::reference::graph::{Graph, Launch, Node, Payload, Place, Work, in_order};
 use crate::reference::handles::{Handle, new_handle};
 use crate::reference::kernel::Geometry;
 use crate::reference::machine::{Outcome, State};
@@ -94,7 +94,7 @@ impl State {
     ///
     /// # Safety
     /// `params` is null or valid, with an argument for each parameter of the function.
-    pub(super) unsafe fn kernel_of(&self, params: *const CUDA_KERNEL_NODE_PARAMS) -> Outcome<Work> {
+    pub(super) unsafe fn kernel_of(&self, params: *const CUDA_KERNEL_NODE_PARAMS) -> Outcome<Launch> {
         if params.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
@@ -106,7 +106,7 @@ impl State {
             shared_bytes: params.sharedMemBytes,
         };
         // SAFETY: likewise.
-        unsafe { self.launch(params.func, geometry, params.kernelParams, params.extra) }.map(Work::Kernel)
+        unsafe { self.launch(params.func, geometry, params.kernelParams, params.extra) }
     }
 }
 
@@ -228,7 +228,7 @@ entries! {
     fn cuGraphAddKernelNode_v2(state, node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS) {
         // SAFETY: the caller gives an array of this length, valid parameters, and null or a valid place.
         unsafe {
-            let work = state.kernel_of(params)?;
+            let work = Work::Kernel(state.kernel_of(params)?);
             let handle = state.add_node(graph, after, count, Payload::Work(work))?;
             put(node, as_pointer(handle))
         }

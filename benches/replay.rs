@@ -51,7 +51,7 @@ struct Arguments {
 }
 
 /// The first is live, which the bare loop goes over.
-const ALL: [Arm; 13] = [
+const ALL: [Arm; 14] = [
     arms::LIVE,
     arms::LIVE_CHECKED,
     arms::RECORDED,
@@ -59,6 +59,7 @@ const ALL: [Arm; 13] = [
     arms::OTHER_GRIDS,
     arms::RECURRING_GRIDS,
     arms::RECORDED_CHECKED,
+    arms::PRIORITIES,
     arms::CAPTURED,
     arms::CAPTURED_CHANGED,
     arms::FROZEN,

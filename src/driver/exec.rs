@@ -17,7 +17,8 @@ bitflags::bitflags! {
     /// How a graph is instantiated ([`CUgraphInstantiate_flags`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html)).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct InstantiateFlags: u64 {
-        /// Each node runs with the priority that its stream had when it was captured.
+        /// Each node runs with the priority that its stream had when it was captured, and not with that of the stream that the exec is launched on.
+        /// Nodes that a capture makes of launches, those of recorded breaks say, have its capture stream's.
         const USE_NODE_PRIORITY = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
     }
 }

@@ -146,6 +146,13 @@ impl Payload {
         }
     }
 
+    fn priority(&self) -> Option<i32> {
+        match self {
+            Payload::Work(Work::Kernel(launch)) => Some(launch.priority),
+            _ => None,
+        }
+    }
+
     /// Which memory a copy is from and to: an exec can't change it.
     fn copy_kind(&self) -> Option<(bool, bool)> {
         match self {
@@ -210,6 +217,8 @@ pub(super) struct Exec {
     pub(super) nodes: Vec<ExecNode>,
     /// Whether a launch has allocated memory that nothing has freed.
     pub(super) holds_memory: bool,
+    /// Whether its nodes have priorities of their own, which stay.
+    pub(super) node_priorities: bool,
     /// The last task of the latest launch.
     pub(super) last: Option<super::tasks::TaskId>,
     pub(super) context: Handle,
@@ -251,7 +260,8 @@ pub(super) fn not_for_device_launch(nodes: &[ExecNode]) -> Option<(Handle, CUgra
 }
 
 /// Whether an exec's nodes can take the parameters of `new`: the same kinds in the same order with the same edges.
-pub(super) fn can_become(old: &[ExecNode], new: &[ExecNode]) -> Result<(), usize> {
+/// `priorities`: and of the same priorities. The first node that can't is told.
+pub(super) fn can_become(old: &[ExecNode], new: &[ExecNode], priorities: bool) -> Result<(), usize> {
     if old.len() != new.len() {
         return Err(old.len().min(new.len()));
     }
@@ -259,7 +269,8 @@ pub(super) fn can_become(old: &[ExecNode], new: &[ExecNode]) -> Result<(), usize
         let same = old.payload.kind() == new.payload.kind()
             && old.payload.copy_kind() == new.payload.copy_kind()
             && old.after == new.after
-            && can_become(&old.child, &new.child).is_ok();
+            && (!priorities || old.payload.priority() == new.payload.priority())
+            && can_become(&old.child, &new.child, priorities).is_ok();
         if !same {
             return Err(at);
         }
@@ -277,11 +288,7 @@ pub(super) fn become_like(old: &mut [ExecNode], new: Vec<ExecNode>) {
 
 /// The priorities of the kernel nodes, inside children too.
 pub(super) fn kernel_priorities(nodes: &[ExecNode]) -> Vec<i32> {
-    let priorities = |node: &ExecNode| match &node.payload {
-        Payload::Work(Work::Kernel(launch)) => vec![launch.priority],
-        _ => kernel_priorities(&node.child),
-    };
-    nodes.iter().flat_map(priorities).collect()
+    nodes.iter().flat_map(|node| node.payload.priority().into_iter().chain(kernel_priorities(&node.child))).collect()
 }
 
 /// Whether any node, inside children too, allocates or frees.

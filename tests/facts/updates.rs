@@ -2,10 +2,10 @@
 
 use crate::bench::{Bench, OK, code};
 use breakable_cuda_graph::Tensor;
-use breakable_cuda_graph::driver::AddressRange;
+use breakable_cuda_graph::driver::{AddressRange, Stream, StreamOptions};
 use breakable_cuda_graph::sys::{
-    CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUstream,
-    CUstreamCaptureMode,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
+    CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags_enum, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
 };
 use std::ptr::null_mut;
 
@@ -97,6 +97,51 @@ fn an_exec_is_addressed_by_the_nodes_it_was_made_from_whatever_it_holds() {
     assert_eq!(update(first.graph), OK);
     run([1.0, 2.0]);
     b.destroy(&[first.graph], &[exec]);
+}
+
+/// In an exec whose nodes have priorities of their own, they stay.
+#[test]
+fn a_graph_of_other_priorities_is_refused_where_nodes_have_priorities() {
+    let b = Bench::new();
+    let streams = [0, -3].map(|priority| {
+        Stream::with_options(&b.rig.context, StreamOptions::default().priority(priority)).expect("a stream")
+    });
+    let bodies = streams.each_ref().map(|stream| b.capture_on(stream, |stream| b.launch(stream).expect("a node")));
+    let around = |body: CUgraph| unsafe {
+        let (mut graph, mut child) = (null_mut(), null_mut());
+        b.driver().cuGraphCreate(&mut graph, 0).expect("a graph");
+        b.driver().cuGraphAddChildGraphNode(&mut child, graph, std::ptr::null(), 0, body).expect("a child");
+        (graph, child)
+    };
+    let outer = bodies.map(around);
+    let none = (OK, CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS);
+    let refused = CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    let changed = (refused, CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED);
+    let own = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    for (flags, expected) in [(0, none), (own.0.into(), changed)] {
+        for from in [0, 1] {
+            let make = |graph: CUgraph| unsafe {
+                let (mut exec, mut params) = (null_mut(), std::mem::zeroed::<CUDA_GRAPH_INSTANTIATE_PARAMS>());
+                params.flags = flags;
+                b.driver().cuGraphInstantiateWithParams(&mut exec, graph, &mut params).expect("instantiated");
+                exec
+            };
+            let update = |exec: CUgraphExec, graph: CUgraph| unsafe {
+                let mut info: CUgraphExecUpdateResultInfo = std::mem::zeroed();
+                (code(b.driver().cuGraphExecUpdate_v2(exec, graph, &mut info)), info.result)
+            };
+            let (flat, nested) = (make(bodies[from]), make(outer[from].0));
+            assert_eq!(update(flat, bodies[1 - from]), expected, "flags {flags}");
+            assert_eq!(update(nested, outer[1 - from].0), expected, "flags {flags}");
+            let patch = |body: CUgraph| {
+                code(unsafe { b.driver().cuGraphExecChildGraphNodeSetParams(nested, outer[from].1, body) })
+            };
+            assert_eq!(patch(bodies[1 - from]), expected.0, "flags {flags}");
+            assert_eq!((patch(bodies[from]), update(flat, bodies[from])), (OK, none), "its own");
+            b.destroy(&[], &[flat, nested]);
+        }
+    }
+    b.destroy(&[bodies[0], bodies[1], outer[0].0, outer[1].0], &[]);
 }
 
 /// What a pool that grows in a recording does.

@@ -3,6 +3,7 @@
 use crate::model::{Captured, Live, ROWS};
 use crate::support::{Ledger, Rig, assert_same, driver};
 use breakable_cuda_graph::BreakKind::{Live as Alive, Recorded};
+use breakable_cuda_graph::driver::InstantiateFlags;
 use breakable_cuda_graph::sys::watch::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{CaptureOptions, Result, is_capturing};
@@ -15,6 +16,7 @@ fn scenario(rig: &Rig) -> Result<Vec<f32>> {
     let mut options = CaptureOptions::default();
     options.max_recorded_shapes = 2;
     options.max_recorded_configs = 2;
+    options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
     let mut captured = Captured::with(rig, &[Recorded, Alive, Recorded], options, Live::new(1.0))?;
     let first = captured.replay(Live::new(2.0), None)?;
     captured.replay(Live::new(2.0), None)?;
@@ -76,6 +78,7 @@ fn every_call_fails_in_turn() {
         Call::cuGraphExecChildGraphNodeSetParams,
         Call::cuGraphExecKernelNodeSetParams_v2,
         Call::cuGraphAddKernelNode_v2,
+        Call::cuGraphKernelNodeSetAttribute,
         Call::cuGraphAddChildGraphNode,
         Call::cuGraphCreate,
         Call::cuGraphInstantiateWithParams,

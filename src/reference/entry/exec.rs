@@ -16,6 +16,9 @@ use core::ffi::c_uint;
 /// The flag of execs that kernels can launch.
 const DEVICE_LAUNCH: u64 = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0 as u64;
 
+/// The flag of execs whose nodes have priorities of their own.
+const NODE_PRIORITIES: u64 = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
+
 impl State {
     /// The nodes of a graph as an exec has them.
     fn exec_nodes(&self, graph: Handle) -> Vec<ExecNode> {
@@ -131,7 +134,8 @@ entries! {
         }
         let bytes = graph::exec_bytes(&nodes);
         state.charge(state.device_of(context), bytes)?;
-        state.execs.insert(handle, Exec { nodes, holds_memory: false, last: None, context, bytes });
+        let node_priorities = params.flags & NODE_PRIORITIES != 0;
+        state.execs.insert(handle, Exec { nodes, holds_memory: false, node_priorities, last: None, context, bytes });
         params.result_out = CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS;
         // SAFETY: not null, so the caller gives a valid place.
         unsafe { put(exec, as_pointer(handle)) }
@@ -164,7 +168,7 @@ entries! {
         state.graph(graph)?;
         let nodes = state.exec_nodes(graph as usize);
         let exec = state.exec(exec)?;
-        let refused = graph::can_become(&exec.nodes, &nodes);
+        let refused = graph::can_become(&exec.nodes, &nodes, exec.node_priorities);
         let result = match refused {
             Ok(()) => CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
             Err(_) if exec.nodes.len() != nodes.len() => CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
@@ -172,6 +176,9 @@ entries! {
                 CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED
             }
             Err(at) if exec.nodes[at].after != nodes[at].after => CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
+            Err(_) if graph::can_become(&exec.nodes, &nodes, false).is_ok() => {
+                CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED
+            }
             Err(_) => CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED,
         };
         let failing = refused.err().and_then(|at| Some(as_pointer(nodes.get(at)?.source)));
@@ -205,11 +212,12 @@ entries! {
     fn cuGraphExecChildGraphNodeSetParams(state, exec: CUgraphExec, node: CUgraphNode, child: CUgraph) {
         state.graph(child)?;
         let nodes = state.exec_nodes(child as usize);
-        let found = graph::find(&mut state.exec(exec)?.nodes, node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let exec = state.exec(exec)?;
+        let found = graph::find(&mut exec.nodes, node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         if !matches!(found.payload, Payload::Child(_)) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        graph::can_become(&found.child, &nodes).map_err(|_| UPDATE_REFUSED)?;
+        graph::can_become(&found.child, &nodes, exec.node_priorities).map_err(|_| UPDATE_REFUSED)?;
         graph::become_like(&mut found.child, nodes);
         Ok(())
     }

@@ -5,6 +5,8 @@
 //!
 //! `cargo bench --bench capture [-- --json]`
 
+#[path = "support/common.rs"]
+mod common;
 #[path = "support/measure.rs"]
 mod measure;
 #[path = "support/program.rs"]
@@ -16,6 +18,7 @@ use breakable_cuda_graph::driver::{Graph, GraphExec, InstantiateFlags, fill};
 use breakable_cuda_graph::sys::CUstreamCaptureMode;
 use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Tensor, current_stream};
 use clap::Parser;
+use common::Common;
 use measure::quartiles;
 use program::{Launches, Program, Shape, pointers_to};
 use std::error::Error;
@@ -25,23 +28,16 @@ use std::time::Instant;
 /// Measures time and memory of captures.
 #[derive(Parser)]
 struct Arguments {
-    /// Print one JSON object a row instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
     #[command(flatten)]
     shape: Shape,
     /// Captures that are alive together.
     #[arg(long, default_value_t = 30)]
     buckets: usize,
-    /// Which driver to use.
-    #[arg(long, value_enum, default_value_t)]
-    driver: support::Choice,
     /// Measure this row only, in this process.
     #[arg(long, hide = true)]
     arm: Option<usize>,
-    /// What `cargo bench` passes on.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// What is captured: what breaks are, and whether captures share execs.
@@ -58,7 +54,7 @@ const NODES: [usize; 4] = [1, 8, 64, 512];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
-    let (driver, line) = support::driver(arguments.driver)?;
+    let (driver, line) = support::driver(arguments.common.driver)?;
     if let Some(arm) = arguments.arm {
         let context = support::context(&driver, 0)?;
         return match ARMS.get(arm) {
@@ -70,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         };
     }
-    if !arguments.json {
+    if !arguments.common.json {
         println!("{line}");
         println!("{}; {} captures", arguments.shape, arguments.buckets);
         println!(
@@ -126,7 +122,7 @@ fn buckets(
     let [low, median, high] = quartiles(&mut times);
     let [others, own] = [others, own].map(|mut times| quartiles(&mut times)[1]);
     let mebibytes = bytes as f64 / f64::from(1 << 20);
-    if arguments.json {
+    if arguments.common.json {
         let Shape { segments, kernels, break_kernels, .. } = arguments.shape;
         let row = serde_json::json!({
             "bench": "capture", "breaks": name, "segments": segments, "kernels": kernels, "break_kernels": break_kernels,
@@ -148,7 +144,7 @@ fn steps(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>>
     let (driver, stream) = (context.driver(), program.stream.as_raw());
     let buffer = Tensor::zeros(&program.stream, DType::F32, &[arguments.shape.elements])?;
     let (kernel, config, values) = program.ops.scale_raw(&buffer, 1.0, &buffer)?;
-    if !arguments.json {
+    if !arguments.common.json {
         println!("\nµs a node: {:>11} {:>12} {:>12} {:>14}", "record", "instantiate", "upload", "first launch");
     }
     for nodes in NODES {
@@ -180,7 +176,7 @@ fn steps(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>>
             }
         }
         let [record, instantiate, upload, launch] = times.map(|mut times| quartiles(&mut times)[1]);
-        if arguments.json {
+        if arguments.common.json {
             let row = serde_json::json!({
                 "bench": "capture", "nodes": nodes, "record_us_a_node": record, "instantiate_us_a_node": instantiate,
                 "upload_us_a_node": upload, "first_launch_us_a_node": launch,
@@ -221,7 +217,7 @@ fn memsets(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error
         }
         Ok(capture)
     };
-    if !arguments.json {
+    if !arguments.common.json {
         println!("\nmemsets, µs: {:>11} {:>14} {:>10} {:>14}", "host", "as kernels", "latency", "as kernels");
     }
     for pairs in [1, 16, 64, 256] {
@@ -239,7 +235,7 @@ fn memsets(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error
         }
         let [[host, latency], [kernel_host, kernel_latency]] =
             times.map(|times| times.map(|mut times| quartiles(&mut times)[1]));
-        if arguments.json {
+        if arguments.common.json {
             let row = serde_json::json!({
                 "bench": "capture", "memsets": pairs, "host_us": host, "host_us_as_kernels": kernel_host,
                 "latency_us": latency, "latency_us_as_kernels": kernel_latency,

@@ -8,6 +8,8 @@
 
 #[path = "../examples/support/blas.rs"]
 mod blas;
+#[path = "support/common.rs"]
+mod common;
 #[path = "support/forward_report.rs"]
 mod report;
 #[path = "../examples/support/mod.rs"]
@@ -20,6 +22,7 @@ use breakable_cuda_graph::{
     BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Result, Tensor, active_forward, eager,
 };
 use clap::Parser;
+use common::Common;
 use report::{ARMS, CHANGED, Measured, Report};
 use std::time::{Duration, Instant};
 
@@ -28,9 +31,8 @@ type Failure = Box<dyn std::error::Error>;
 /// Compares the ways to run a decoder's layers.
 #[derive(Parser)]
 struct Arguments {
-    /// Print one JSON object a row instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
     /// Sizes of the decoder; all but `tiny` where there is a GPU, and `tiny` otherwise.
     #[arg(long, value_enum)]
     size: Vec<Size>,
@@ -46,12 +48,6 @@ struct Arguments {
     /// Use the decoder's own kernel for products even where cuBLAS is found.
     #[arg(long)]
     no_cublas: bool,
-    /// Which driver to use.
-    #[arg(long, value_enum, default_value_t)]
-    driver: support::Choice,
-    /// What `cargo bench` passes on.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -106,7 +102,7 @@ const BACK_TO_BACK: usize = 10;
 
 fn main() -> std::result::Result<(), Failure> {
     let mut arguments = Arguments::parse();
-    let (driver, line) = support::driver(arguments.driver)?;
+    let (driver, line) = support::driver(arguments.common.driver)?;
     let (sizes, rows): (&[Size], &[u32]) = if driver.is_reference() {
         (&[Size::Tiny], &[16, 64])
     } else {
@@ -127,11 +123,11 @@ fn main() -> std::result::Result<(), Failure> {
         Some(blas) => (blas, blas.name()),
         None => (&ops, "the decoder's kernel"),
     };
-    if !arguments.json {
+    if !arguments.common.json {
         println!("{line}");
         println!("products: {products}");
     }
-    let report = Report { json: arguments.json, driver: driver.origin().to_string(), products };
+    let report = Report { json: arguments.common.json, driver: driver.origin().to_string(), products };
     // Current all the time, as in an engine's launch thread.
     context.with_current(|| -> std::result::Result<(), Failure> {
         for &size in &arguments.size {

@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench memory [-- --json] [--instances FOLDER]`
 
+#[path = "support/common.rs"]
+mod common;
 #[path = "../examples/support/instance.rs"]
 mod instance;
 #[path = "../examples/support/programs.rs"]
@@ -21,6 +23,7 @@ use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, CapturePool, DType, PoolOptions, Result, Tensor, eager, empty, trace,
 };
 use clap::{Parser, ValueEnum};
+use common::Common;
 use programs::Program;
 use serde_json::json;
 use std::path::PathBuf;
@@ -29,9 +32,8 @@ use std::time::{Duration, Instant};
 /// Measures the memory of captures, and what planning it costs.
 #[derive(Parser)]
 struct Arguments {
-    /// Print one JSON object a row instead of tables.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
     /// A folder of instances of static memory allocation, as CSV files of `id,lower,upper,size`.
     #[arg(long)]
     instances: Option<PathBuf>,
@@ -41,25 +43,19 @@ struct Arguments {
     /// Releases and restores.
     #[arg(long, default_value_t = 100)]
     releases: usize,
-    /// Which driver to use.
-    #[arg(long, value_enum, default_value_t)]
-    driver: support::Choice,
-    /// What `cargo bench` passes on.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 const PROGRAMS: [Program; 3] = [Program::Stack, Program::Decoder8b, Program::Decoder70bEighth];
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
-    let (driver, line) = support::driver(arguments.driver)?;
-    if !arguments.json {
+    let (driver, line) = support::driver(arguments.common.driver)?;
+    if !arguments.common.json {
         println!("{line}");
     }
     let context = support::context(&driver, 0)?;
     let bench = Bench {
-        json: arguments.json,
+        json: arguments.common.json,
         driver: driver.origin().to_string(),
         ops: Ops::load(&context)?,
         stream: Stream::new(&context)?,

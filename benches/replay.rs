@@ -10,6 +10,8 @@
 mod arms;
 #[path = "support/bare.rs"]
 mod bare;
+#[path = "support/common.rs"]
+mod common;
 #[path = "support/measure.rs"]
 mod measure;
 #[path = "support/program.rs"]
@@ -20,6 +22,7 @@ mod support;
 use arms::{Arm, Contender};
 use breakable_cuda_graph::driver::{Context, Event, EventFlags};
 use clap::Parser;
+use common::Common;
 use measure::quartiles;
 use program::{Program, Shape};
 use std::error::Error;
@@ -28,9 +31,8 @@ use std::time::Instant;
 /// Compares replays with a bare loop of the same driver calls.
 #[derive(Parser)]
 struct Arguments {
-    /// Print one JSON object a row instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
     #[command(flatten)]
     shape: Shape,
     /// Interleaved blocks of each arm.
@@ -42,12 +44,6 @@ struct Arguments {
     /// Also 1 to 129 segments of 1 to 16 kernels.
     #[arg(long)]
     sweep: bool,
-    /// Which driver to use.
-    #[arg(long, value_enum, default_value_t)]
-    driver: support::Choice,
-    /// What `cargo bench` passes on.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// The first is live, which the bare loop goes over.
@@ -79,8 +75,8 @@ struct Row {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
-    let (driver, line) = support::driver(arguments.driver)?;
-    if !arguments.json {
+    let (driver, line) = support::driver(arguments.common.driver)?;
+    if !arguments.common.json {
         println!("{line}");
     }
     let context = support::context(&driver, 0)?;
@@ -109,7 +105,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("gap between two launches on the device", gap),
     ];
     for (what, microseconds) in singles {
-        if arguments.json {
+        if arguments.common.json {
             println!("{}", serde_json::json!({ "bench": "replay", "single": what, "us": microseconds }));
         } else {
             println!("{what}: {microseconds:.3} µs");
@@ -191,7 +187,7 @@ fn back_to_back(program: &Program, contenders: &mut [Contender], rounds: usize) 
 }
 
 fn print(arguments: &Arguments, shape: Shape, blocks: usize, rows: &[Row]) {
-    if !arguments.json {
+    if !arguments.common.json {
         println!("\n{shape}; {blocks} interleaved blocks of {} replays", arguments.replays);
         println!(
             "{:<28} {:>8} {:>18} {:>10} {:>18} {:>13}",
@@ -199,7 +195,7 @@ fn print(arguments: &Arguments, shape: Shape, blocks: usize, rows: &[Row]) {
         );
     }
     for Row { name, host: [low, median, high], over_bare: [ratio_low, ratio, ratio_high], back_to_back } in rows {
-        if arguments.json {
+        if arguments.common.json {
             let row = serde_json::json!({
                 "bench": "replay", "arm": name, "segments": shape.segments, "kernels": shape.kernels,
                 "break_kernels": shape.break_kernels, "elements": shape.elements, "blocks": blocks,

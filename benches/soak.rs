@@ -7,6 +7,8 @@
 mod arms;
 #[path = "support/bare.rs"]
 mod bare;
+#[path = "support/common.rs"]
+mod common;
 #[path = "support/program.rs"]
 mod program;
 #[path = "../examples/support/mod.rs"]
@@ -14,6 +16,7 @@ mod support;
 
 use arms::{Arm, Contender};
 use clap::{Parser, ValueEnum};
+use common::Common;
 use program::{Program, Shape};
 use std::error::Error;
 use std::time::Instant;
@@ -21,9 +24,8 @@ use std::time::Instant;
 /// Replays a program very often.
 #[derive(Parser)]
 struct Arguments {
-    /// Print one JSON object a row instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
     /// Replays of each arm.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
     replays: u32,
@@ -36,12 +38,6 @@ struct Arguments {
     /// What replays, an arm each time it is given. All without it.
     #[arg(long = "arm", value_enum)]
     arms: Vec<Chosen>,
-    /// Which driver to use.
-    #[arg(long, value_enum, default_value_t)]
-    driver: support::Choice,
-    /// What `cargo bench` passes on.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// An arm by its name on the command line.
@@ -106,11 +102,11 @@ struct Taken {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
     let arms = Chosen::arms(arguments.arms)?;
-    let (driver, line) = support::driver(arguments.driver)?;
+    let (driver, line) = support::driver(arguments.common.driver)?;
     let context = support::context(&driver, 0)?;
     let shape = Shape { segments: arguments.segments, kernels: arguments.kernels, break_kernels: 1, elements: 1024 };
     let program = Program::new(&context, shape)?;
-    if !arguments.json {
+    if !arguments.common.json {
         println!("{line}");
         println!("{shape}; {} replays, each after the one before has run", arguments.replays);
         println!(
@@ -163,7 +159,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let [median, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(percentiles(&mut times));
         let tail = percentiles(&mut tails)(0.5);
         let (name, host, device) = (arm.name, host.map(|host| host >> 10), device >> 10);
-        if arguments.json {
+        if arguments.common.json {
             let row = serde_json::json!({
                 "bench": "soak", "arm": name, "replays": arguments.replays, "segments": shape.segments, "kernels": shape.kernels,
                 "host_us_median": median, "host_us_p99": p99, "host_us_p999": p999, "host_us_max": max,

@@ -60,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return match ARMS.get(arm) {
             Some(arm) => buckets(&arguments, &Program::new(&context, arguments.shape)?, *arm),
             None => {
+                floor(&arguments, &Program::new(&context, arguments.shape)?)?;
                 let program = Program::new(&context, Shape { segments: 1, ..arguments.shape })?;
                 steps(&arguments, &program)?;
                 memsets(&arguments, &program)
@@ -137,11 +138,90 @@ fn buckets(
     Ok(())
 }
 
+/// A capture with live breaks, its first replay and the reading of its result; and in turn with it what that takes without a capture around: the same
+/// number of graphs, execs and launches.
+fn floor(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>> {
+    const ROUNDS: usize = 30;
+    let (stream, Shape { segments, kernels, break_kernels, elements }) = (&program.stream, program.shape);
+    let buffer = Tensor::zeros(stream, DType::F32, &[elements])?;
+    let (kernel, config, values) = program.ops.scale_raw(&buffer, 1.0, &buffer)?;
+    let launch = |count: usize| -> Result<(), Box<dyn Error>> {
+        // SAFETY: the kernel's own parameters, on a buffer that outlives the launches and the execs.
+        (0..count).try_for_each(|_| unsafe { kernel.launch_raw(stream, config, &mut pointers_to(&values)) })?;
+        Ok(())
+    };
+    let calls = || -> Result<Vec<GraphExec>, Box<dyn Error>> {
+        let mut execs = Vec::new();
+        for _ in 0..segments {
+            let exec = GraphExec::new(&record(program, || launch(kernels))?, InstantiateFlags::default())?;
+            exec.upload(stream)?;
+            execs.push(exec);
+        }
+        for (segment, exec) in execs.iter().enumerate() {
+            // SAFETY: likewise.
+            unsafe { exec.launch(stream)? };
+            launch(if segment < program.shape.breaks() { break_kernels } else { 0 })?;
+        }
+        drop(buffer.read::<f32>(stream)?);
+        Ok(execs)
+    };
+    let mut times: [Vec<f64>; 2] = Default::default();
+    for round in 0..=ROUNDS {
+        let started = Instant::now();
+        let capture = program.capture(BreakKind::Live, Launches::Prepared, CaptureOptions::default())?;
+        let captured = started.elapsed();
+        drop(capture);
+        stream.synchronize()?;
+        let started = Instant::now();
+        let execs = calls()?;
+        let called = started.elapsed();
+        drop(execs);
+        stream.synchronize()?;
+        // The first round loads what the driver loads once.
+        if round > 0 {
+            for (times, time) in times.iter_mut().zip([captured, called]) {
+                times.push(time.as_secs_f64() * 1e3);
+            }
+        }
+    }
+    let mut ratios: Vec<f64> = times[0].iter().zip(&times[1]).map(|(captured, called)| captured / called).collect();
+    let [ratio_low, ratio, ratio_high] = quartiles(&mut ratios);
+    let [[low, captured, high], [calls_low, called, calls_high]] = times.map(|mut times| quartiles(&mut times));
+    if arguments.common.json {
+        let row = serde_json::json!({
+            "bench": "capture", "floor": "live", "segments": segments, "kernels": kernels, "break_kernels": break_kernels,
+            "ms_median": captured, "ms_quartiles": [low, high], "calls_ms_median": called, "calls_ms_quartiles": [calls_low, calls_high],
+            "over_calls_median": ratio, "over_calls_quartiles": [ratio_low, ratio_high],
+        });
+        println!("{row}");
+    } else {
+        println!("\na live capture alone: {captured:.2} ms ({low:.2} to {high:.2})");
+        println!("its driver calls alone: {called:.2} ms ({calls_low:.2} to {calls_high:.2})");
+        println!("one over the other: {ratio:.3} ({ratio_low:.3} to {ratio_high:.3})");
+    }
+    Ok(())
+}
+
+/// What `work` enqueues on the program's stream, as a graph.
+fn record(program: &Program, work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Graph, Box<dyn Error>> {
+    let (context, stream) = (&program.context, program.stream.as_raw());
+    let mut graph = core::ptr::null_mut();
+    context.with_current(|| -> Result<Graph, Box<dyn Error>> {
+        let driver = context.driver();
+        // SAFETY: a live stream and a valid place; the graph is no one else's.
+        unsafe {
+            driver.cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+            let worked = work();
+            driver.cuStreamEndCapture(stream, &mut graph)?;
+            let graph = Graph::from_raw(context, graph);
+            worked.map(|()| graph)
+        }
+    })?
+}
+
 /// A straight line of kernels, captured step by step.
 fn steps(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>> {
     const ROUNDS: usize = 50;
-    let context = &program.context;
-    let (driver, stream) = (context.driver(), program.stream.as_raw());
     let buffer = Tensor::zeros(&program.stream, DType::F32, &[arguments.shape.elements])?;
     let (kernel, config, values) = program.ops.scale_raw(&buffer, 1.0, &buffer)?;
     if !arguments.common.json {
@@ -152,16 +232,13 @@ fn steps(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error>>
         for _ in 0..ROUNDS {
             program.stream.synchronize()?;
             let mut marks = [Instant::now(); 5];
-            // SAFETY: a live stream and a valid place; the kernel's own parameters, on a buffer that outlives the launches.
-            let graph = unsafe {
-                driver.cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+            let graph = record(program, || {
                 for _ in 0..nodes {
-                    kernel.launch_raw(&program.stream, config, &mut pointers_to(&values))?;
+                    // SAFETY: the kernel's own parameters, on a buffer that outlives the launches.
+                    unsafe { kernel.launch_raw(&program.stream, config, &mut pointers_to(&values))? };
                 }
-                let mut graph = core::ptr::null_mut();
-                driver.cuStreamEndCapture(stream, &mut graph)?;
-                Graph::from_raw(context, graph)
-            };
+                Ok(())
+            })?;
             marks[1] = Instant::now();
             let exec = GraphExec::new(&graph, InstantiateFlags::default())?;
             marks[2] = Instant::now();

@@ -17,13 +17,14 @@ mod support;
 
 use blas::Blas;
 use breakable_cuda_graph::demo::{DecoderBatch, DecoderOps, DecoderSizes, Layers, Product};
-use breakable_cuda_graph::driver::{Event, EventFlags, Stream, copy_device_to_host};
+use breakable_cuda_graph::driver::{Event, EventFlags, GraphExec, Stream, copy_device_to_host};
+use breakable_cuda_graph::sys::{CUgraphExec, CUresult, CUstream, Call, CallError};
 use breakable_cuda_graph::{
-    BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Result, Tensor, active_forward, eager,
+    BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Error, Result, Tensor, active_forward, eager,
 };
 use clap::Parser;
 use common::Common;
-use report::{ARMS, CHANGED, Measured, Report};
+use report::{ARMS, Measured, Report, Way};
 use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
@@ -166,6 +167,26 @@ enum Arm<'m> {
         changing: bool,
         odd: bool,
     },
+    /// Launches the execs of a capture, which lives as long, by `cuGraphLaunch` alone.
+    Bare {
+        launch: GraphLaunch,
+        execs: Vec<CUgraphExec>,
+        output: Tensor,
+    },
+}
+
+type GraphLaunch = unsafe extern "C" fn(CUgraphExec, CUstream) -> CUresult;
+
+impl<'m> Arm<'m> {
+    /// The driver calls of a capture's replay.
+    fn bare(of: Option<&Arm<'m>>, stream: &Stream) -> Result<Arm<'m>> {
+        let (Some(Arm::Captured { capture, output, .. }), Some(launch)) =
+            (of, stream.context().driver().table().cuGraphLaunch)
+        else {
+            return Err(Error::user("bare calls need a capture before them, and a driver with cuGraphLaunch"));
+        };
+        Ok(Arm::Bare { launch, execs: capture.execs().map(GraphExec::as_raw).collect(), output: output.clone() })
+    }
 }
 
 impl<'m> Setup<'m> {
@@ -193,7 +214,16 @@ impl<'m> Setup<'m> {
         let mut arms = vec![Arm::Eager];
         drop(self.run(&mut arms[0])?);
         self.stream.synchronize()?;
-        for (name, kind) in ARMS.iter().filter_map(|(name, kind)| Some((*name, (*kind)?))) {
+        for (_, way) in &ARMS[1..] {
+            let (kind, changing) = match way {
+                Way::Eager => continue,
+                Way::Capture(kind) => (*kind, false),
+                Way::Changed(kind) => (*kind, true),
+                Way::Bare => {
+                    arms.push(Arm::bare(arms.last(), &self.stream)?);
+                    continue;
+                }
+            };
             let mut options = CaptureOptions::default();
             // The frozen graph is the driver's own, as a plain capture gives it.
             options.zero_by_kernels = kind != BreakKind::Inline;
@@ -202,7 +232,7 @@ impl<'m> Setup<'m> {
             let output = active_forward(&self.batches[0], || {
                 capture.record(&self.stream, |scope| layers.forward(scope, &self.x, product, kind))
             })?;
-            arms.push(Arm::Captured { capture: Box::new(capture), output, changing: name == CHANGED, odd: false });
+            arms.push(Arm::Captured { capture: Box::new(capture), output, changing, odd: false });
         }
         Ok(arms)
     }
@@ -222,6 +252,16 @@ impl<'m> Setup<'m> {
             }),
             Arm::Captured { capture, output, .. } => {
                 let _ = capture.replay(&self.stream)?;
+                Ok(output.clone())
+            }
+            Arm::Bare { launch, execs, output } => {
+                for &exec in &*execs {
+                    // SAFETY: a live exec of a live capture, whose pool's memory is there.
+                    let code = unsafe { launch(exec, self.stream.as_raw()) };
+                    if code != CUresult::CUDA_SUCCESS {
+                        return Err(CallError::Failed { call: Call::cuGraphLaunch, code }.into());
+                    }
+                }
                 Ok(output.clone())
             }
         })

@@ -70,7 +70,7 @@ struct Row {
     name: &'static str,
     host: [f64; 3],
     over_bare: [f64; 3],
-    back_to_back: f64,
+    back_to_back: [f64; 3],
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [live, _, frozen, bare] = &rows[..] else { return Err("four rows".into()) };
     let breaks = shape.breaks() as f64;
     let dispatch = (live.host[1] - bare.host[1]) / breaks;
-    let gap = (live.back_to_back - frozen.back_to_back) / breaks;
+    let gap = (live.back_to_back[1] - frozen.back_to_back[1]) / breaks;
     let singles = [
         ("patch of a kernel node", patch),
         ("stream capture of a body, over its notes", captured),
@@ -156,7 +156,7 @@ fn run(
         }
         Ok(())
     })??;
-    let device = context.with_current(|| back_to_back(&program, &mut contenders, blocks / 10 + 1))??;
+    let device = context.with_current(|| back_to_back(&program, &mut contenders, blocks / 10 + 5))??;
     let bare_times = times[count - 1].clone();
     let rows = arms.iter().zip(times).zip(device).map(|((arm, mut host), back_to_back)| {
         let mut ratios: Vec<f64> = host.iter().zip(&bare_times).map(|(arm, bare)| arm / bare).collect();
@@ -165,8 +165,12 @@ fn run(
     Ok(rows.collect())
 }
 
-/// Microseconds of one replay among many, between two events: the longer of the device's time and the host's.
-fn back_to_back(program: &Program, contenders: &mut [Contender], rounds: usize) -> Result<Vec<f64>, Box<dyn Error>> {
+/// Quartiles of the microseconds of one replay among many, between two events: the longer of the device's time and the host's.
+fn back_to_back(
+    program: &Program,
+    contenders: &mut [Contender],
+    rounds: usize,
+) -> Result<Vec<[f64; 3]>, Box<dyn Error>> {
     const REPLAYS: usize = 20;
     let event = || Event::with_flags(&program.context, EventFlags::TIMING);
     let (from, to) = (event()?, event()?);
@@ -183,30 +187,35 @@ fn back_to_back(program: &Program, contenders: &mut [Contender], rounds: usize) 
             times.push(to.elapsed_since(&from)?.as_secs_f64() * 1e6 / REPLAYS as f64);
         }
     }
-    Ok(times.iter_mut().map(|times| quartiles(times)[1]).collect())
+    Ok(times.iter_mut().map(|times| quartiles(times)).collect())
 }
 
 fn print(arguments: &Arguments, shape: Shape, blocks: usize, rows: &[Row]) {
     if !arguments.common.json {
         println!("\n{shape}; {blocks} interleaved blocks of {} replays", arguments.replays);
         println!(
-            "{:<28} {:>8} {:>18} {:>10} {:>18} {:>13}",
-            "arm", "host µs", "quartiles", "over bare", "quartiles", "back to back"
+            "{:<29} {:>8} {:>18} {:>10} {:>18} {:>13} {:>18}",
+            "arm", "host µs", "quartiles", "over bare", "quartiles", "back to back", "quartiles"
         );
     }
-    for Row { name, host: [low, median, high], over_bare: [ratio_low, ratio, ratio_high], back_to_back } in rows {
+    for Row { name, host: [low, median, high], over_bare, back_to_back } in rows {
+        let ([ratio_low, ratio, ratio_high], [least, back_to_back, most]) = (over_bare, back_to_back);
         if arguments.common.json {
             let row = serde_json::json!({
                 "bench": "replay", "arm": name, "segments": shape.segments, "kernels": shape.kernels,
                 "break_kernels": shape.break_kernels, "elements": shape.elements, "blocks": blocks,
                 "host_us_median": median, "host_us_quartiles": [low, high],
                 "over_bare_median": ratio, "over_bare_quartiles": [ratio_low, ratio_high], "back_to_back_us": back_to_back,
+                "back_to_back_us_quartiles": [least, most],
             });
             println!("{row}");
         } else {
             let (spread, ratio_spread) =
                 (format!("{low:.1} to {high:.1}"), format!("{ratio_low:.4} to {ratio_high:.4}"));
-            println!("{name:<28} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18} {back_to_back:>13.1}");
+            let last = format!("{least:.1} to {most:.1}");
+            println!(
+                "{name:<29} {median:>8.2} {spread:>18} {ratio:>10.4} {ratio_spread:>18} {back_to_back:>13.1} {last:>18}"
+            );
         }
     }
 }

@@ -3,16 +3,27 @@
 use breakable_cuda_graph::BreakKind;
 use breakable_cuda_graph::demo::DecoderSizes;
 
-/// The arms in their order, by name and the kind of their breaks.
-pub const ARMS: [(&str, Option<BreakKind>); 5] = [
-    ("eager", None),
-    ("live", Some(BreakKind::Live)),
-    ("recorded", Some(BreakKind::Recorded)),
-    (CHANGED, Some(BreakKind::Recorded)),
-    ("frozen", Some(BreakKind::Inline)),
+/// How an arm runs the layers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Eager,
+    /// A capture with breaks of this kind.
+    Capture(BreakKind),
+    /// The same. Its batch is at another place on every other run, and has another number of sequences, so that each launch of its breaks differs.
+    Changed(BreakKind),
+    /// The driver calls of the arm before, on its execs.
+    Bare,
+}
+
+/// The arms in their order.
+pub const ARMS: [(&str, Way); 6] = [
+    ("eager", Way::Eager),
+    ("live", Way::Capture(BreakKind::Live)),
+    ("recorded", Way::Capture(BreakKind::Recorded)),
+    ("changed", Way::Changed(BreakKind::Recorded)),
+    ("frozen", Way::Capture(BreakKind::Inline)),
+    ("bare", Way::Bare),
 ];
-/// The arm whose batch is at another place on every other run, and has another number of sequences, so that each launch of its breaks differs.
-pub const CHANGED: &str = "changed";
 const FROZEN: usize = 4;
 
 /// Microseconds of each arm, block by block.
@@ -38,7 +49,7 @@ impl Report<'_> {
         let DecoderSizes { layers, width, shards, .. } = sizes;
         println!("\n{size}: {layers} layers, {width} wide, one of {shards} shards");
         println!(
-            "{:>6} {:<9} {:>11} {:>20} {:>9} {:>18} {:>13} {:>12} {:>13} {:>6}",
+            "{:>6} {:<9} {:>11} {:>20} {:>9} {:>18} {:>13} {:>20} {:>12} {:>13} {:>6}",
             "rows",
             "arm",
             "latency µs",
@@ -46,6 +57,7 @@ impl Report<'_> {
             "host µs",
             "quartiles",
             "back to back",
+            "quartiles",
             "over frozen",
             "back to back",
             "equal"
@@ -64,7 +76,7 @@ impl Report<'_> {
             };
             let [low, latency, high] = quartiles(&measured.latency[arm]);
             let [host_low, host, host_high] = quartiles(&measured.host[arm]);
-            let [_, back_to_back, _] = quartiles(&measured.back_to_back[arm]);
+            let [least, back_to_back, most] = quartiles(&measured.back_to_back[arm]);
             let over = |times: &[Vec<f64>; ARMS.len()]| {
                 let ratios: Vec<f64> =
                     times[arm].iter().zip(&times[FROZEN]).map(|(arm, frozen)| arm / frozen).collect();
@@ -76,15 +88,16 @@ impl Report<'_> {
                 let values = serde_json::json!({
                     "blocks": measured.blocks, "latency_us_median": latency, "latency_us_quartiles": [low, high],
                     "host_us_median": host, "host_us_quartiles": [host_low, host_high], "back_to_back_us": back_to_back,
+                    "back_to_back_us_quartiles": [least, most],
                     "over_frozen_latency": over_latency, "over_frozen_back_to_back": over_back_to_back,
                 });
                 row.extend(values.as_object().cloned().unwrap_or_default());
                 println!("{}", serde_json::Value::Object(row));
             } else {
-                let (spread, host_spread) =
-                    (format!("{low:.1} to {high:.1}"), format!("{host_low:.1} to {host_high:.1}"));
+                let [spread, host_spread, last] = [(low, high), (host_low, host_high), (least, most)]
+                    .map(|(low, high)| format!("{low:.1} to {high:.1}"));
                 println!(
-                    "{rows:>6} {name:<9} {latency:>11.1} {spread:>20} {host:>9.1} {host_spread:>18} {back_to_back:>13.1} {over_latency:>12.4} {over_back_to_back:>13.4} {:>6}",
+                    "{rows:>6} {name:<9} {latency:>11.1} {spread:>20} {host:>9.1} {host_spread:>18} {back_to_back:>13.1} {last:>20} {over_latency:>12.4} {over_back_to_back:>13.4} {:>6}",
                     "true"
                 );
             }

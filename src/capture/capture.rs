@@ -44,9 +44,9 @@ pub struct CaptureOptions {
     /// The most of those execs for bodies of the same nodes, each for other launch configurations: kernels, grids, blocks, shared memory. The driver
     /// takes 0.2 µs to set a node's arguments, and about 1.3 µs to set a configuration and to launch with it
     /// ([`cuGraphExecKernelNodeSetParams`, `cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)); where a few
-    /// configurations recur, an exec for each saves that at the price of its memory, and the replay that first has one makes it. A stretch has at most [`max_recorded_shapes`](CaptureOptions::max_recorded_shapes) times
-    /// so many execs; when there are as many as allowed, the one least recently used is set. It does nothing with
-    /// [`share_execs`](CaptureOptions::share_execs). 1 by default.
+    /// configurations recur, an exec for each saves that at the price of its memory, and the replay that first has one makes it. A stretch has at most
+    /// [`max_recorded_shapes`](CaptureOptions::max_recorded_shapes) times so many execs; when there are as many as allowed, the one least recently used
+    /// is set. It does nothing with [`share_execs`](CaptureOptions::share_execs). 1 by default.
     ///
     /// Better still is a grid that is the same in every replay: the largest that the bucket needs, with the real size as an argument.
     pub max_recorded_configs: usize,

@@ -18,8 +18,8 @@ pub enum BreakKind {
     /// On every replay, before the launch: it only enqueues work on the break's stream, which is recorded anew each time and put into one exec together
     /// with the segments around it. Host values that it reads (the forward context, the valid rows) are live; device data is not there yet when it
     /// runs. Where it only launches kernels through the crate, the launches are compared as data and those that differ are set on the exec's nodes;
-    /// anything else (a library's launches, copies, a fork) takes a stream capture of the body, which costs a few times as much. It may run more than once in
-    /// a replay, and up to three times when it is captured.
+    /// anything else (a library's launches, copies, a fork) takes a stream capture of the body, which costs a few times as much and allocates. It may run
+    /// more than once in a replay, and up to three times when it is captured.
     ///
     /// Other arguments cost the driver little, other grids several times as much: launch as many blocks as the bucket may need, and tell the kernel by an
     /// argument what is real, or allow execs for grids that recur

@@ -62,7 +62,7 @@ pub struct CaptureOptions {
     /// Whether captures of the pool take turns in common execs. Those whose graphs have the same nodes, as buckets of one model do, then need the
     /// device memory of one; a replay after another capture's takes longer by a
     /// [`cuGraphExecUpdate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) of all nodes, counted in
-    /// [`RecordedStats::switched`]. Off by default.
+    /// [`RecordedStats::switched`], and each of its launches takes a lock, which waits only while another such capture is dropped. Off by default.
     pub share_execs: bool,
 }
 

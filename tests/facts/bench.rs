@@ -4,8 +4,8 @@ use crate::support::{self, Rig};
 use breakable_cuda_graph::Tensor;
 use breakable_cuda_graph::driver::{DeviceBuffer, Event, Kernel, LaunchConfig, MemoryPool, Stream};
 use breakable_cuda_graph::sys::{
-    CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CallError, Driver,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiate_flags_enum, CUgraphNode, CUresult,
+    CUstream, CUstream_flags_enum, CUstreamCaptureMode, CUstreamCaptureStatus, CallError, Driver,
 };
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -194,12 +194,22 @@ impl Bench {
     }
 
     pub fn instantiate(&self, graph: CUgraph) -> Result<CUgraphExec, CallError> {
+        self.instantiate_with(graph, CUgraphInstantiate_flags_enum(0)).0
+    }
+
+    /// With all that the driver says.
+    pub fn instantiate_with(
+        &self,
+        graph: CUgraph,
+        flags: CUgraphInstantiate_flags_enum,
+    ) -> (Result<CUgraphExec, CallError>, CUDA_GRAPH_INSTANTIATE_PARAMS) {
         let mut exec = std::ptr::null_mut();
         // SAFETY: all-zero is a value of this plain structure.
-        let mut params = unsafe { std::mem::zeroed() };
+        let mut params: CUDA_GRAPH_INSTANTIATE_PARAMS = unsafe { std::mem::zeroed() };
+        params.flags = flags.0.into();
         // SAFETY: a live graph and valid places.
-        unsafe { self.driver().cuGraphInstantiateWithParams(&mut exec, graph, &mut params)? };
-        Ok(exec)
+        let made = unsafe { self.driver().cuGraphInstantiateWithParams(&mut exec, graph, &mut params) };
+        (made.map(|()| exec), params)
     }
 
     /// Launches and waits.

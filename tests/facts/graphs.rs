@@ -4,8 +4,8 @@ use crate::bench::{Bench, Code, INVALID_VALUE, OK, code};
 use breakable_cuda_graph::Tensor;
 use breakable_cuda_graph::driver::{LaunchConfig, Stream, StreamOptions};
 use breakable_cuda_graph::sys::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiate_flags_enum,
-    CUgraphInstantiateResult, CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue, CUresult, CUstream,
+    CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult,
+    CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue, CUresult, CUstream,
 };
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -275,7 +275,7 @@ fn kernel_nodes_have_priorities() {
     let b = Bench::new();
     let (mut least, mut greatest) = (9, 9);
     unsafe { b.driver().cuCtxGetStreamPriorityRange(&mut least, &mut greatest).expect("the range") };
-    assert_eq!((least, greatest), (0, -5));
+    assert!(greatest < least, "a greater priority is a lesser number");
     let attribute = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
     let priority = |node: CUgraphNode| unsafe {
         let mut value: CUlaunchAttributeValue = std::mem::zeroed();
@@ -286,9 +286,9 @@ fn kernel_nodes_have_priorities() {
         let value = CUlaunchAttributeValue { priority };
         code(b.driver().cuGraphKernelNodeSetAttribute(node, attribute, &value))
     };
-    let stream = Stream::with_options(&b.rig.context, StreamOptions::default().priority(-3)).expect("a stream");
+    let stream = Stream::with_options(&b.rig.context, StreamOptions::default().priority(greatest)).expect("a stream");
     let captured = b.capture_on(&stream, |stream| b.launch(stream).expect("a node"));
-    assert_eq!(priority(b.only_node(captured)), Ok(-3));
+    assert_eq!(priority(b.only_node(captured)), Ok(greatest));
     let (mut outer, mut child, mut inner, mut added) = (null_mut(), null_mut(), null_mut(), null_mut());
     unsafe {
         b.driver().cuGraphCreate(&mut outer, 0).expect("a graph");
@@ -298,10 +298,10 @@ fn kernel_nodes_have_priorities() {
         b.driver().cuGraphKernelNodeGetParams_v2(b.only_node(captured), &mut params).expect("its parameters");
         b.driver().cuGraphAddKernelNode_v2(&mut added, outer, std::ptr::null(), 0, &params).expect("a node");
     }
-    assert_eq!(priority(b.only_node(inner)), Ok(-3));
+    assert_eq!(priority(b.only_node(inner)), Ok(greatest));
     assert_eq!(priority(added), Ok(0));
-    assert_eq!((give(added, -4), priority(added)), (OK, Ok(-4)));
-    assert_eq!((give(added, -77), priority(added)), (OK, Ok(-5)), "out of the range");
+    assert_eq!((give(added, greatest + 1), priority(added)), (OK, Ok(greatest + 1)));
+    assert_eq!((give(added, greatest - 72), priority(added)), (OK, Ok(greatest)), "out of the range");
     assert_eq!((code(priority(child).map(drop)), give(child, -1)), (INVALID_VALUE, INVALID_VALUE), "it is no kernel");
     b.destroy(&[outer, captured], &[]);
 }
@@ -318,14 +318,11 @@ fn an_exec_for_launches_by_kernels_has_kernels_memsets_and_device_copies_alone()
             scale(&b, &b.tensor, 2.0, &y, stream);
             body(stream);
         });
-        let mut exec = null_mut();
-        let mut params: CUDA_GRAPH_INSTANTIATE_PARAMS = unsafe { std::mem::zeroed() };
-        params.flags = flag.0.into();
-        let made = unsafe { b.driver().cuGraphInstantiateWithParams(&mut exec, graph, &mut params) };
-        let named = (!params.hErrNode_out.is_null())
-            .then(|| b.node_list(graph).iter().position(|node| *node == params.hErrNode_out));
-        b.destroy(&[graph], made.ok().map(|()| exec).as_slice());
-        (code(made), params.result_out.0, named)
+        let (made, params) = b.instantiate_with(graph, flag);
+        let failing = params.hErrNode_out;
+        let named = (!failing.is_null()).then(|| b.node_list(graph).iter().position(|node| *node == failing));
+        b.destroy(&[graph], made.ok().as_slice());
+        (code(made.map(drop)), params.result_out.0, named)
     };
     let (no_flag, device_launch) =
         (CUgraphInstantiate_flags_enum(0), CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH);
@@ -364,15 +361,9 @@ fn an_exec_for_launches_by_kernels_has_kernels_memsets_and_device_copies_alone()
         assert_eq!(instantiate(body, no_flag), (OK, 0, None), "{name}");
         assert_eq!(instantiate(body, device_launch), expected, "{name}");
     }
-    // A graph of nothing.
-    let mut graph = null_mut();
-    let mut params: CUDA_GRAPH_INSTANTIATE_PARAMS = unsafe { std::mem::zeroed() };
-    params.flags = device_launch.0.into();
-    let made = unsafe {
-        b.driver().cuGraphCreate(&mut graph, 0).expect("a graph");
-        b.driver().cuGraphInstantiateWithParams(&mut null_mut(), graph, &mut params)
-    };
+    let nothing = b.capture(|_| {});
+    let (made, params) = b.instantiate_with(nothing, device_launch);
     let error = CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR;
-    assert_eq!((code(made), params.result_out, params.hErrNode_out), (INVALID_VALUE, error, null_mut()));
-    b.destroy(&[graph], &[]);
+    assert_eq!((code(made.map(drop)), params.result_out, params.hErrNode_out), (INVALID_VALUE, error, null_mut()));
+    b.destroy(&[nothing], &[]);
 }

@@ -4,8 +4,8 @@ use crate::bench::{Bench, OK, code};
 use breakable_cuda_graph::Tensor;
 use breakable_cuda_graph::driver::{AddressRange, Stream, StreamOptions};
 use breakable_cuda_graph::sys::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
-    CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags_enum, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
+    CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo,
+    CUgraphInstantiate_flags_enum, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
 };
 use std::ptr::null_mut;
 
@@ -118,25 +118,20 @@ fn a_graph_of_other_priorities_is_refused_where_nodes_have_priorities() {
     let refused = CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     let changed = (refused, CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED);
     let own = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-    for (flags, expected) in [(0, none), (own.0.into(), changed)] {
+    for (flags, expected) in [(CUgraphInstantiate_flags_enum(0), none), (own, changed)] {
         for from in [0, 1] {
-            let make = |graph: CUgraph| unsafe {
-                let (mut exec, mut params) = (null_mut(), std::mem::zeroed::<CUDA_GRAPH_INSTANTIATE_PARAMS>());
-                params.flags = flags;
-                b.driver().cuGraphInstantiateWithParams(&mut exec, graph, &mut params).expect("instantiated");
-                exec
-            };
+            let make = |graph: CUgraph| b.instantiate_with(graph, flags).0.expect("instantiated");
             let update = |exec: CUgraphExec, graph: CUgraph| unsafe {
                 let mut info: CUgraphExecUpdateResultInfo = std::mem::zeroed();
                 (code(b.driver().cuGraphExecUpdate_v2(exec, graph, &mut info)), info.result)
             };
             let (flat, nested) = (make(bodies[from]), make(outer[from].0));
-            assert_eq!(update(flat, bodies[1 - from]), expected, "flags {flags}");
-            assert_eq!(update(nested, outer[1 - from].0), expected, "flags {flags}");
+            assert_eq!(update(flat, bodies[1 - from]), expected, "{flags:?}");
+            assert_eq!(update(nested, outer[1 - from].0), expected, "{flags:?}");
             let patch = |body: CUgraph| {
                 code(unsafe { b.driver().cuGraphExecChildGraphNodeSetParams(nested, outer[from].1, body) })
             };
-            assert_eq!(patch(bodies[1 - from]), expected.0, "flags {flags}");
+            assert_eq!(patch(bodies[1 - from]), expected.0, "{flags:?}");
             assert_eq!((patch(bodies[from]), update(flat, bodies[from])), (OK, none), "its own");
             b.destroy(&[], &[flat, nested]);
         }

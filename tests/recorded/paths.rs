@@ -5,6 +5,7 @@ use crate::support::{Rig, driver, for_each_driver, random_values};
 use breakable_cuda_graph::BreakKind::{Live as Alive, Recorded};
 use breakable_cuda_graph::pool::PoolPlan;
 use breakable_cuda_graph::pool::plan::PlanOptions;
+use breakable_cuda_graph::sys::Call;
 use breakable_cuda_graph::{
     BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, DType, RecordedStats, active_forward,
     trace,
@@ -258,5 +259,35 @@ fn a_body_that_reads_another_tensor_is_patched() {
         let stats = capture.recorded_stats();
         assert_eq!(stats.unchanged + stats.patched, 4);
         assert!(stats.unchanged >= 1 && stats.patched >= 2, "{stats:?}");
+    });
+}
+
+/// Every exec is sent to the device when it is made: in the recording, or in the replay that makes it, and before it is launched.
+#[test]
+fn execs_are_uploaded_before_they_are_launched() {
+    for_each_driver(|driver| {
+        let driver = driver.watched();
+        let rig = Rig::new(&driver);
+        let watch = driver.watch().expect("a watched driver");
+        let of = [Call::cuGraphInstantiateWithParams, Call::cuGraphUpload, Call::cuGraphLaunch];
+        let logged = || -> Vec<Call> { watch.take_log().into_iter().filter(|call| of.contains(call)).collect() };
+        let [made, uploaded, launched] = of;
+        for kinds in [[Alive; 3], ALL] {
+            watch.start_log();
+            let mut captured = Captured::new(&rig, &kinds, CaptureOptions::default());
+            let log = logged();
+            assert!(!log.is_empty());
+            assert!(log.chunks(2).all(|calls| calls == [made, uploaded]), "{log:?}");
+            let count = captured.capture.num_launches();
+            assert_eq!(log.len(), 2 * count);
+            watch.start_log();
+            captured.replay(Live::new(2.0), None).expect("a replay");
+            assert_eq!(logged(), vec![launched; count]);
+        }
+        // Other nodes: an exec more.
+        let mut captured = Captured::new(&rig, &ALL, CaptureOptions::default());
+        watch.start_log();
+        captured.replay(Live { kernels: 3, ..Live::new(2.0) }, None).expect("a replay");
+        assert_eq!(logged(), [made, uploaded, launched]);
     });
 }

@@ -43,10 +43,10 @@ struct Arguments {
 /// What is captured: what breaks are, and whether captures share execs.
 const ARMS: [(&str, BreakKind, bool); 5] = [
     ("live", BreakKind::Live, false),
-    ("recorded", BreakKind::Recorded, false),
+    ("recorded", BreakKind::Patched, false),
     ("one frozen graph", BreakKind::Inline, false),
     ("live, shared execs", BreakKind::Live, true),
-    ("recorded, shared execs", BreakKind::Recorded, true),
+    ("recorded, shared execs", BreakKind::Patched, true),
 ];
 
 /// Nodes of the graphs whose capture is taken apart.
@@ -273,9 +273,9 @@ fn memsets(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error
     let buffer = Tensor::zeros(stream, DType::F32, &[arguments.shape.elements.max(256)])?;
     let (kernel, config, values) = program.ops.scale_raw(&buffer, 1.0, &buffer)?;
     let pool = CapturePool::new(&program.context)?;
-    let capture = |zero_by_kernels: bool, pairs: usize| -> Result<_, Box<dyn Error>> {
+    let capture = |memset_as_kernel: bool, pairs: usize| -> Result<_, Box<dyn Error>> {
         let mut options = CaptureOptions::default();
-        options.zero_by_kernels = zero_by_kernels;
+        options.memset_as_kernel = memset_as_kernel;
         let mut capture = BreakableCapture::with_options(&pool, options)?;
         capture.record(stream, |_| {
             let recorded_on = current_stream()?;
@@ -288,7 +288,7 @@ fn memsets(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error
             })
         })?;
         let nodes = capture.report().nodes;
-        let expected = if zero_by_kernels { (2 * pairs, 0) } else { (pairs, pairs) };
+        let expected = if memset_as_kernel { (2 * pairs, 0) } else { (pairs, pairs) };
         if (nodes.kernels, nodes.memsets) != expected {
             return Err(format!("{pairs} pairs were captured as {nodes:?}").into());
         }

@@ -1,4 +1,4 @@
-//! A decoder's layers at real sizes, with attention as a break: run eagerly, replayed with live and with recorded breaks, with recorded
+//! A decoder's layers at real sizes, with attention as a break: run eagerly, replayed with live and with patched breaks, with recorded
 //! breaks of which every launch changes from one replay to the next, and frozen in one graph.
 //!
 //! Products are cuBLAS's where it is found (the variable BCG_CUBLAS names its file or folder), the decoder's own kernel otherwise. Before anything is
@@ -226,7 +226,7 @@ impl<'m> Setup<'m> {
             };
             let mut options = CaptureOptions::default();
             // The frozen graph is the driver's own, as a plain capture gives it.
-            options.zero_by_kernels = kind != BreakKind::Inline;
+            options.memset_as_kernel = kind != BreakKind::Inline;
             let mut capture = BreakableCapture::with_options(&self.pool, options)?;
             let (layers, product) = (self.layers, self.product);
             let output = active_forward(&self.batches[0], || {

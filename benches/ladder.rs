@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench ladder`
 
-use breakable_cuda_graph::prefill::{Costs, Ladder, LadderOptions};
+use breakable_cuda_graph::prefill::{CostModel, Ladder, LadderOptions};
 use clap::Parser;
 
 const MAX: usize = 2048;
@@ -31,7 +31,7 @@ fn normal(x: f64, mean: f64, deviation: f64) -> f64 {
     (-0.5 * ((x - mean) / deviation).powi(2)).exp() / deviation
 }
 
-/// Padded rows over real rows.
+/// Padded rows over valid rows.
 fn padding(ladder: &Ladder, histogram: &[u64]) -> f64 {
     let (mut padded, mut real) = (0.0, 0.0);
     for (rows, &count) in histogram.iter().enumerate() {
@@ -54,12 +54,12 @@ fn main() {
     let same = default.buckets().len();
     let counts = [8, 16, 24, same];
     if !arguments.json {
-        println!("Mean padding, padded rows over real rows, up to {MAX} rows\n");
+        println!("Mean padding, padded rows over valid rows, up to {MAX} rows\n");
         println!("| distribution | default, {same} | {} |", counts.map(|count| format!("fitted, {count}")).join(" | "));
         println!("|---|---|{}", "---|".repeat(counts.len()));
     }
     for (name, histogram) in distributions {
-        let fitted = counts.map(|count| padding(&Ladder::fit(&histogram, count, MAX, &Costs::Rows), &histogram));
+        let fitted = counts.map(|count| padding(&Ladder::fit(&histogram, count, MAX, &CostModel::Rows), &histogram));
         let rule = padding(&default, &histogram);
         if arguments.json {
             let fitted: Vec<_> = counts.iter().zip(fitted).collect();

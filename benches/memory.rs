@@ -14,10 +14,11 @@ mod support;
 
 use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::{Context, Stream};
-use breakable_cuda_graph::pool::blocks::{Blocks, Growth, StreamKey};
-use breakable_cuda_graph::pool::plan::{Effort, PlanOptions, plan};
-use breakable_cuda_graph::pool::trace::{Role, Trace, TraceStep};
-use breakable_cuda_graph::pool::{Backing, PoolPlan};
+use breakable_cuda_graph::memory::PoolPlan;
+use breakable_cuda_graph::memory::allocator::{Blocks, Growth, StreamKey};
+use breakable_cuda_graph::memory::planner::{PlanOptions, SearchBudget, plan};
+use breakable_cuda_graph::memory::trace::{Role, Trace, TraceStep};
+use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::prefill::{Ladder, LadderOptions};
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, CapturePool, DType, PoolOptions, Result, Tensor, eager, empty, trace,
@@ -247,7 +248,7 @@ impl Bench {
         let (mut sum, mut count) = (0.0, 0);
         for file in files {
             let instance = instance::read(&file)?;
-            let effort = Effort::Time(Duration::from_secs_f64(seconds));
+            let effort = SearchBudget::Time(Duration::from_secs_f64(seconds));
             let started = Instant::now();
             let placement = plan(&instance.demands, &PlanOptions::new().alignment(1).effort(effort))?;
             let took = started.elapsed().as_secs_f64();

@@ -48,7 +48,7 @@ struct Arguments {
 enum Chosen {
     /// Live breaks.
     Live,
-    /// Recorded breaks, whose launches have other arguments on every replay.
+    /// Patched breaks, whose launches have other arguments on every replay.
     Recorded,
     /// Everything in one graph, with nothing live.
     Frozen,

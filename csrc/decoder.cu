@@ -268,7 +268,7 @@ BCG_FUNCTION bcg_u32 decoder_begin(const int *offsets, bcg_u32 sequences, bcg_u3
 #define DECODER_ROTATED 4
 
 /* Rotary embedding of the query and key heads that lie side by side in qkv, whose rows are stride apart: columns d and d + width / 2 of a head are
- * turned by place * 2^(d * step), where place is the token's place in its sequence. Results go to q[tokens, heads * width] and
+ * turned by place * 2^(d * step), where place is the token's place in its sequence. BatchOutputs go to q[tokens, heads * width] and
  * k[tokens, kv_heads * width]. Tokens past the last sequence are not written. width is even. One team for DECODER_ROTATED heads of a token. */
 BCG_KERNEL decoder_rotate(const decoder_bf16 *qkv, const int *offsets, decoder_bf16 *q, decoder_bf16 *k, bcg_u32 tokens,
                           bcg_u32 sequences, bcg_u32 heads, bcg_u32 kv_heads, bcg_u32 width, bcg_u64 stride, float step) {

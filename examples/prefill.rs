@@ -8,8 +8,8 @@ mod support;
 
 use breakable_cuda_graph::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::Stream;
-use breakable_cuda_graph::pool::PoolPlan;
-use breakable_cuda_graph::pool::plan::PlanOptions;
+use breakable_cuda_graph::memory::PoolPlan;
+use breakable_cuda_graph::memory::planner::PlanOptions;
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, CapturePool, DType, ReplayOptions, Result, Scope, Tensor, eager, trace,
 };

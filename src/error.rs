@@ -37,11 +37,11 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
-    /// A recorded break did what only a live one may do. It was not launched, nor was anything after it; the capture can be replayed again.
+    /// A patched break did what only a live one may do. It was not launched, nor was anything after it; the capture can be replayed again.
     #[error(
-        "break {index} ({name:?}) can't be recorded: {source}; a recorded break only enqueues work on its stream: take out what allocates, synchronises or queries, or make the break live"
+        "break {index} ({name:?}) can't be recorded: {source}; a patched break only enqueues work on its stream: take out what allocates, synchronises or queries, or make the break live"
     )]
-    NotRecordable {
+    NotPatchable {
         /// Its name.
         name: String,
         /// Its place among the capture's breaks.
@@ -49,9 +49,9 @@ pub enum Error {
         /// What it did.
         source: Box<Error>,
     },
-    /// A recorded break asked for more temporaries than it did when it was captured. Where that happens in a replay, its stretch is launched piece by piece.
+    /// A patched break asked for more temporaries than it did when it was captured. Where that happens in a replay, its stretch is launched piece by piece.
     #[error(
-        "a recorded break asked for {requested} bytes of scratch where {left} are left: what it took at capture is all there is"
+        "a patched break asked for {requested} bytes of scratch where {left} are left: what it took at capture is all there is"
     )]
     ScratchExceeded {
         /// What was asked for, in bytes.
@@ -208,7 +208,7 @@ pub enum Error {
     ReleaseUnsupported,
     /// Memory could not be planned.
     #[error(transparent)]
-    Plan(#[from] crate::pool::plan::PlanError),
+    Plan(#[from] crate::memory::planner::PlanError),
     /// An operation that only makes sense inside a recording, an eager forward or a replay.
     #[error("no forward is running on this thread: call this inside `BreakableCapture::record`, `eager` or a break")]
     NoForward,
@@ -285,7 +285,7 @@ pub enum Error {
     },
     /// A tensor in host memory where one on the device is needed, or the other way round.
     #[error("{what} must be in {expected} memory")]
-    Place {
+    Location {
         /// What was given.
         what: &'static str,
         /// `device` or `host`.
@@ -329,7 +329,7 @@ impl Error {
         match self {
             Error::Call(error) => Some(*error),
             Error::Instantiate(error) => Some(error.error),
-            Error::Break { source, .. } | Error::NotRecordable { source, .. } | Error::Segment { source, .. } => {
+            Error::Break { source, .. } | Error::NotPatchable { source, .. } | Error::Segment { source, .. } => {
                 source.driver_call()
             }
             Error::OutOfMemory(error) => error.call,

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod driver;
 mod error;
 pub(crate) mod kernels;
+pub mod memory;
 pub mod pool;
 pub mod prefill;
 #[cfg(feature = "reference-driver")]
@@ -15,7 +16,7 @@ pub mod sys;
 pub mod tensor;
 
 pub use capture::{
-    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Outputs, RecordedStats,
+    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Outputs, PatchStats,
     ReplayOptions, Replayed, Scope, active_forward, break_here, break_point, current_forward_ctx, current_stream,
     eager, empty, forbid_in_segment, is_capturing, trace,
 };

@@ -7,7 +7,7 @@ mod support;
 
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::prefill::{
-    Batch, Feed, InputSpec, Ladder, LadderOptions, Mode, OutputSpec, PrefillModel, TailRule,
+    Batch, InputData, InputSpec, Ladder, LadderOptions, Mode, OutputSpec, PrefillModel, TailRule,
 };
 use breakable_cuda_graph::{
     BreakKind, BreakOptions, BreakableCapture, DType, PrefillRunner, ReplayOptions, Result, RunnerOptions, Scope,
@@ -48,7 +48,7 @@ static COUNTING: Counting = Counting;
 
 #[test]
 fn a_replay_allocates_nothing() {
-    for kind in [BreakKind::Live, BreakKind::Recorded] {
+    for kind in [BreakKind::Live, BreakKind::Patched] {
         replays_allocate_nothing(kind);
     }
 }
@@ -152,7 +152,7 @@ fn a_batch_that_is_replayed_allocates_nothing() {
     runner.capture_all(&rig.stream, |_| {}).expect("captured");
     let (x, slots) = ([1.0_f32; 8 * WIDTH], [5_i64; 8]);
     let mut run = |rows: usize| {
-        let inputs = [Feed::host(&x[..rows * WIDTH]), Feed::host(&slots[..rows])];
+        let inputs = [InputData::host(&x[..rows * WIDTH]), InputData::host(&slots[..rows])];
         let results = runner.run(&rig.stream, &Batch { rows, context: &2.0, inputs: &inputs }).expect("a batch");
         assert!(results.bucket().is_some());
     };

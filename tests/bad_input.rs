@@ -7,7 +7,7 @@ use breakable_cuda_graph::driver::{
     Context, Device, DeviceBuffer, Event, Graph, GraphExec, InstantiateFlags, PinnedBuffer, Stream, StreamKind,
     copy_pinned_to_device,
 };
-use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{
     CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNodeType, CUresult, CUstream_flags_enum,
     CUstreamCaptureMode, Call,
@@ -147,8 +147,8 @@ fn wrong_shapes_types_and_places_are_typed_errors() {
         let layout = Layout::contiguous(&[5]).expect("a layout");
         assert!(matches!(Tensor::from_buffer(buffer, DType::F32, layout), Err(Error::OutOfRange { .. })));
         let host = Tensor::host(&[1.0_f32; 8], &[8]).expect("a tensor");
-        assert!(matches!(scrub_padding_tail(&rig.stream, 1, [&host]), Err(Error::Place { .. })));
-        assert!(matches!(host.write(&rig.stream, &[0.0_f32; 8]), Err(Error::Place { .. })));
+        assert!(matches!(scrub_padding_tail(&rig.stream, 1, [&host]), Err(Error::Location { .. })));
+        assert!(matches!(host.write(&rig.stream, &[0.0_f32; 8]), Err(Error::Location { .. })));
         let strided = rig.zeros(&[4, WIDTH]).narrow(1, 1, 2).expect("a view");
         assert!(matches!(strided.write(&rig.stream, &[0.0_f32; 8]), Err(Error::Shape { .. })));
         assert!(matches!(strided.fill_bytes(&rig.stream, 0), Err(Error::Shape { .. })));
@@ -650,13 +650,13 @@ mod two_devices {
 /// An exec that can't be made says what the driver said: the call, its code and the result kind, and no node where none is named.
 #[test]
 fn an_exec_that_can_not_be_made_says_why() {
-    let rig = Rig::new(&support::driver().watched());
+    let rig = Rig::new(&support::driver().intercepted());
     let graph = Graph::new(&rig.context).expect("a graph");
-    let watch = rig.driver.watch().expect("a watched driver");
+    let watch = rig.driver.intercept().expect("a watched driver");
     let (call, code) = (Call::cuGraphInstantiateWithParams, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     watch.fail(Fault { call: Some(call), after: 0, code });
     let failed = GraphExec::new(&graph, InstantiateFlags::default());
-    assert_eq!(watch.heal().len(), 1);
+    assert_eq!(watch.clear_fault().len(), 1);
     let Err(Error::Instantiate(failed)) = failed else { panic!("{failed:?}") };
     assert_eq!((failed.error.call(), failed.error.code(), failed.node), (call, code, None));
     assert_eq!(failed.result, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR);

@@ -269,7 +269,7 @@ fn results_that_do_not_fit_their_handoff_are_typed_errors() {
         });
         assert!(matches!(other_type, Error::DType { .. }), "{other_type:?}");
         let host = try_result(|_, _| Tensor::host(&[0.0_f32; ROWS * WIDTH], &[ROWS, WIDTH]).expect("a tensor"));
-        assert!(matches!(host, Error::Place { .. }), "{host:?}");
+        assert!(matches!(host, Error::Location { .. }), "{host:?}");
     });
 }
 
@@ -326,7 +326,7 @@ fn landings_fill_leading_rows_and_zero_the_tail() {
     });
 }
 
-/// PAD-01 and PAD-07: a break that writes real rows only, with the tail poisoned; it is told the real rows.
+/// PAD-01 and PAD-07: a break that writes valid rows only, with the tail poisoned; it is told the valid rows.
 #[test]
 fn the_next_segment_reads_zeros_in_the_padded_tail() {
     const BUCKET: usize = 8;
@@ -340,7 +340,7 @@ fn the_next_segment_reads_zeros_in_the_padded_tail() {
                 let h = scope.break_point("variable length", [&input], move |b| {
                     let whole = b.tensor(b.input(0)?.dtype(), b.input(0)?.shape())?;
                     ops.scale_into(b.stream(), b.input(0)?, nan, &whole)?;
-                    let live = b.live_input(0)?;
+                    let live = b.valid_input(0)?;
                     assert_eq!(live.rows(), b.valid_rows().unwrap_or(BUCKET));
                     ops.scale_into(b.stream(), &live, 2.0, &whole.leading_rows(live.rows()))?;
                     Ok(whole)

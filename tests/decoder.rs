@@ -419,7 +419,7 @@ fn layers_replayed_have_the_bits_of_eager_for_every_batch() {
         let decoder = Decoder::on(rig);
         let Decoder { rig, ops } = &decoder;
         let layers = Layers::new(ops, &rig.stream, SIZES, 3).expect("layers");
-        for kind in [BreakKind::Live, BreakKind::Recorded] {
+        for kind in [BreakKind::Live, BreakKind::Patched] {
             let x = decoder.tensor(&values(1, ROWS * SIZES.width), &[ROWS, SIZES.width]);
             let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
             let first = batch(&decoder, &[0, ROWS as i32]);

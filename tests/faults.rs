@@ -5,7 +5,7 @@
 mod support;
 
 use breakable_cuda_graph::driver::{Device, DropError};
-use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call, CallError};
 use breakable_cuda_graph::{
     BreakableCapture, CaptureExecution, CaptureOptions, DType, Error, ReplayOptions, Result, Tensor, is_capturing,
@@ -31,7 +31,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let rig = Rig::new(&support::driver().watched());
+        let rig = Rig::new(&support::driver().intercepted());
         let dropped = Arc::new(Mutex::new(Vec::new()));
         let log = dropped.clone();
         rig.context.on_drop_error(Some(Arc::new(move |error| log.lock().expect("the log").push(*error))));
@@ -102,10 +102,10 @@ fn check_named<T: std::fmt::Debug>(what: &str, call: Call, code: CUresult, resul
 
 fn sweep(execution: CaptureExecution) {
     let bench = Bench::new();
-    let watch = bench.rig.driver.watch().expect("a watched driver");
-    let machine = bench.rig.driver.machine();
+    let watch = bench.rig.driver.intercept().expect("a watched driver");
+    let machine = bench.rig.driver.ref_driver();
     bench.check_usable("before");
-    let (baseline, live) = (Ledger::of(&bench.rig.driver), machine.map(|machine| machine.live()));
+    let (baseline, live) = (Ledger::of(&bench.rig.driver), machine.map(|machine| machine.object_counts()));
     let usage = bench.rig.pool.usage().expect("usage");
     let mut failed = std::collections::BTreeSet::new();
     for code in CODES {
@@ -113,7 +113,7 @@ fn sweep(execution: CaptureExecution) {
             bench.dropped.lock().expect("the log").clear();
             watch.fail(Fault { call: None, after, code });
             let result = bench.scenario(execution);
-            let fired = watch.heal();
+            let fired = watch.clear_fault();
             let Some(&call) = fired.first() else {
                 result.expect("no call failed");
                 break;
@@ -125,7 +125,7 @@ fn sweep(execution: CaptureExecution) {
             bench.rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
             bench.rig.pool.capture_stream().synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
             assert_eq!(Ledger::of(&bench.rig.driver), baseline, "{what}");
-            assert_eq!(machine.map(|machine| machine.live()), live, "{what}");
+            assert_eq!(machine.map(|machine| machine.object_counts()), live, "{what}");
             let now = bench.rig.pool.usage().expect("usage");
             assert_eq!(
                 (now.in_use, now.reserved, now.temporary),
@@ -168,7 +168,7 @@ fn every_call_of_a_capture_that_runs_through_fails_in_turn() {
 /// The same with a pool that has to grow, and nothing current on the thread: slabs, pools and contexts fail too.
 #[test]
 fn every_call_of_a_program_fails_in_turn() {
-    let driver = support::driver().watched();
+    let driver = support::driver().intercepted();
     // Held throughout: making a primary context anew for each run takes a device long.
     let _context = Device::get(&driver, 0).and_then(|device| device.primary_context()).expect("a context");
     let program = || -> Result<Vec<f32>> {
@@ -184,13 +184,13 @@ fn every_call_of_a_program_fails_in_turn() {
         out.read(&rig.stream)
     };
     let expected = program().expect("the program works");
-    let watch = driver.watch().expect("a watched driver");
+    let watch = driver.intercept().expect("a watched driver");
     let baseline = Ledger::of(&driver);
     for code in CODES {
         for after in 0.. {
             watch.fail(Fault { call: None, after, code });
             let result = program();
-            let fired = watch.heal();
+            let fired = watch.clear_fault();
             let Some(&call) = fired.first() else {
                 assert_same(&result.expect("no call failed"), &expected);
                 break;

@@ -74,15 +74,15 @@ fn kept_resources_go_after_the_execs() {
     }
     impl Drop for Resource {
         fn drop(&mut self) {
-            let watch = self.driver.watch().expect("a watched driver");
+            let watch = self.driver.intercept().expect("a watched driver");
             let (made, ended) = (
-                watch.effects(breakable_cuda_graph::sys::Call::cuGraphInstantiateWithParams),
-                watch.effects(breakable_cuda_graph::sys::Call::cuGraphExecDestroy),
+                watch.successes(breakable_cuda_graph::sys::Call::cuGraphInstantiateWithParams),
+                watch.successes(breakable_cuda_graph::sys::Call::cuGraphExecDestroy),
             );
             self.gone.store(made == ended && made > 0, Ordering::Relaxed);
         }
     }
-    let rig = support::Rig::new(&support::driver().watched());
+    let rig = support::Rig::new(&support::driver().intercepted());
     let gone = Arc::new(AtomicBool::new(false));
     let input = rig.random(1, &[2, 4]);
     let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");

@@ -33,7 +33,7 @@ fn scrub_all<T: Element + From<u8> + PartialEq + std::fmt::Debug>(rig: &Rig) {
             let got: Vec<T> = view.read(&rig.stream).expect("a read");
             let kept = view.elements() / view.rows() * rows;
             let case = format!("{} of {:?}, {rows} rows", T::DTYPE, view.layout());
-            assert!(got[..kept].iter().all(|value| *value == T::from(1)), "{case}: the real rows");
+            assert!(got[..kept].iter().all(|value| *value == T::from(1)), "{case}: the valid rows");
             assert!(got[kept..].iter().all(|value| *value == T::from(0)), "{case}: the tail");
             let all: Vec<T> = whole.read(&rig.stream).expect("a read");
             let zeros = all.iter().filter(|value| **value == T::from(0)).count();
@@ -53,12 +53,12 @@ fn tails_of_any_element_size_and_strides_are_scrubbed() {
 
 #[test]
 fn many_tensors_are_scrubbed_sixteen_in_a_launch() {
-    let driver = support::driver().watched();
+    let driver = support::driver().intercepted();
     let rig = Rig::new(&driver);
     let tensors: Vec<Tensor> = (1..=33).map(|rows| rig.ones(&[rows, 5])).collect();
     // The library's module is loaded by the first.
     scrub_padding_tail(&rig.stream, 0, [&rig.ones(&[1])]).expect("a scrub");
-    let launches = || driver.watch().expect("a watched driver").effects(Call::cuLaunchKernel);
+    let launches = || driver.intercept().expect("a watched driver").successes(Call::cuLaunchKernel);
     let before = launches();
     scrub_padding_tail(&rig.stream, 1, &tensors).expect("a scrub");
     assert_eq!(launches() - before, 2, "the first tensor has no tail, which leaves 32");

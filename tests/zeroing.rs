@@ -4,7 +4,7 @@
 mod support;
 
 use breakable_cuda_graph::driver::{Event, EventFlags, InstantiateFlags, NodeCounts, PinnedBuffer, Stream};
-use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, DType, PoolOptions, Result, Scope, Tensor, current_stream, eager, is_capturing,
@@ -61,9 +61,9 @@ fn record<'env>(rig: &'env Rig, options: CaptureOptions, x: &Tensor) -> Result<(
     Ok((capture, out))
 }
 
-fn options(zero_by_kernels: bool) -> CaptureOptions {
+fn options(memset_as_kernel: bool) -> CaptureOptions {
     let mut options = CaptureOptions::default();
-    options.zero_by_kernels = zero_by_kernels;
+    options.memset_as_kernel = memset_as_kernel;
     options
 }
 
@@ -78,8 +78,8 @@ fn kernels_zero_what_memsets_did() {
         let expected = expected(&rig.read(&x));
         let run = eager(&rig.pool, &rig.stream, |scope| forward(&rig, scope, &x)).expect("eager");
         assert_same(&rig.read(&run), &expected);
-        for (zero_by_kernels, nodes) in [(true, (8, 0)), (false, (3, 5))] {
-            let (mut capture, out) = record(&rig, options(zero_by_kernels), &x).expect("a recording");
+        for (memset_as_kernel, nodes) in [(true, (8, 0)), (false, (3, 5))] {
+            let (mut capture, out) = record(&rig, options(memset_as_kernel), &x).expect("a recording");
             assert_eq!(counts(capture.report().nodes), nodes);
             for _ in 0..2 {
                 let _ = capture.replay(&rig.stream).expect("a replay");
@@ -120,10 +120,10 @@ fn other_memsets_stay() {
 /// They have the capture stream's priority where nodes have one.
 #[test]
 fn kernels_that_zero_have_priorities() {
-    let driver = support::driver().watched();
+    let driver = support::driver().intercepted();
     let rig = Rig::with_pool(&driver, PoolOptions::default().priority(-2));
     let x = rig.random(1, &[ROWS, WIDTH]);
-    let watch = driver.watch().expect("a watched driver");
+    let watch = driver.intercept().expect("a watched driver");
     for (flags, set) in [(InstantiateFlags::default(), 0), (InstantiateFlags::USE_NODE_PRIORITY, 5)] {
         let before = watch.count(Call::cuGraphKernelNodeSetAttribute);
         let mut options = options(true);
@@ -133,7 +133,7 @@ fn kernels_that_zero_have_priorities() {
         assert_eq!(watch.count(Call::cuGraphKernelNodeSetAttribute) - before, set);
         let _ = capture.replay(&rig.stream).expect("a replay");
         assert_same(&rig.read(&out), &expected(&rig.read(&x)));
-        if let Some(machine) = driver.machine().filter(|_| set > 0) {
+        if let Some(machine) = driver.ref_driver().filter(|_| set > 0) {
             let priorities = capture.execs().flat_map(|exec| machine.kernel_priorities(exec.as_raw()));
             assert_eq!(priorities.collect::<Vec<_>>(), [-2; 8]);
         }
@@ -186,8 +186,8 @@ fn a_kernel_has_the_edges_of_its_memset() {
 /// place of the memory, a capture with its memsets.
 #[test]
 fn every_call_of_a_replacement_fails_in_turn() {
-    let rig = Rig::new(&support::driver().watched());
-    let watch = rig.driver.watch().expect("it is watched");
+    let rig = Rig::new(&support::driver().intercepted());
+    let watch = rig.driver.intercept().expect("it is watched");
     let x = rig.random(1, &[ROWS, WIDTH]);
     let expected = expected(&rig.read(&x));
     let check_usable = || {
@@ -196,8 +196,8 @@ fn every_call_of_a_replacement_fails_in_turn() {
         assert_same(&rig.read(&out), &expected);
     };
     check_usable();
-    let machine = rig.driver.machine();
-    let (baseline, live) = (Ledger::of(&rig.driver), machine.map(|machine| machine.live()));
+    let machine = rig.driver.ref_driver();
+    let (baseline, live) = (Ledger::of(&rig.driver), machine.map(|machine| machine.object_counts()));
     let stays = |call: Call, code: CUresult| {
         call == Call::cuPointerGetAttribute || (call == Call::cuGraphGetEdges && code.0 == 402)
     };
@@ -219,7 +219,7 @@ fn every_call_of_a_replacement_fails_in_turn() {
                 let what = format!("{call} number {after} returning {}", code.0);
                 watch.fail(Fault { call: Some(call), after, code });
                 let recorded = record(&rig, options(true), &x);
-                assert_eq!(watch.heal(), [call], "{what}");
+                assert_eq!(watch.clear_fault(), [call], "{what}");
                 match recorded {
                     Ok((mut capture, out)) => {
                         assert!(stays(call, code), "{what} and nobody was told");
@@ -235,7 +235,7 @@ fn every_call_of_a_replacement_fails_in_turn() {
                 assert!(!is_capturing(), "{what}");
                 rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
                 assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
-                assert_eq!(machine.map(|machine| machine.live()), live, "{what}");
+                assert_eq!(machine.map(|machine| machine.object_counts()), live, "{what}");
             }
         }
     }

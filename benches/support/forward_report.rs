@@ -19,8 +19,8 @@ pub enum Way {
 pub const ARMS: [(&str, Way); 6] = [
     ("eager", Way::Eager),
     ("live", Way::Capture(BreakKind::Live)),
-    ("recorded", Way::Capture(BreakKind::Recorded)),
-    ("changed", Way::Changed(BreakKind::Recorded)),
+    ("recorded", Way::Capture(BreakKind::Patched)),
+    ("changed", Way::Changed(BreakKind::Patched)),
     ("frozen", Way::Capture(BreakKind::Inline)),
     ("bare", Way::Bare),
 ];

@@ -6,7 +6,9 @@ use crate::error::Result;
 use crate::model_files::{Config, ModelFiles, Weights};
 use breakable_cuda_graph::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::{Context, Stream};
-use breakable_cuda_graph::prefill::{self, CaptureProgress, Feed, InputSpec, MemoryPlan, Mode, OutputSpec, TailRule};
+use breakable_cuda_graph::prefill::{
+    self, CaptureProgress, InputData, InputSpec, MemoryPlan, Mode, OutputSpec, TailRule,
+};
 use breakable_cuda_graph::{
     DType, Error, PrefillModel, PrefillRunner, RunnerOptions, Scope, Tensor, current_stream, eager, empty,
 };
@@ -218,7 +220,7 @@ impl<'m> Encoder<'m> {
     pub fn run(&mut self, packed: &Packed, how: How) -> Result<(Vec<Vec<f32>>, Option<usize>)> {
         let offsets = self.offsets(packed)?;
         let context = Batch { offsets };
-        let inputs = [Feed::host(&packed.ids), Feed::host(&packed.places)];
+        let inputs = [InputData::host(&packed.ids), InputData::host(&packed.places)];
         let batch = prefill::Batch { rows: packed.tokens(), context: &context, inputs: &inputs };
         let results = match how {
             How::Runner => self.runner.run(&self.stream, &batch)?,

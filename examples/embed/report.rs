@@ -11,7 +11,7 @@ pub struct Report {
     pub sentences: usize,
     pub tokens: usize,
     pub batches: usize,
-    /// Padded rows over real rows, of what was replayed.
+    /// Padded rows over valid rows, of what was replayed.
     pub padding: f64,
     /// Replays by bucket, those that were used.
     pub replays: Vec<(usize, u64)>,

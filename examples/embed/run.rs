@@ -9,7 +9,7 @@ use crate::progress::Bars;
 use crate::report::Report;
 use crate::session::{self, Job, Planned};
 use crate::{output, support, text};
-use breakable_cuda_graph::prefill::{Costs, Ladder, LadderOptions};
+use breakable_cuda_graph::prefill::{CostModel, Ladder, LadderOptions};
 use std::io::Write;
 use std::path::Path;
 
@@ -120,7 +120,7 @@ fn ladder(buckets: &Buckets, batches: &[Packed], max: usize) -> Ladder {
             }
             // The largest batch ends it: nothing larger comes.
             let largest = histogram.iter().rposition(|count| *count > 0).unwrap_or(0);
-            Ladder::fit(&histogram, *most, largest, &Costs::Rows)
+            Ladder::fit(&histogram, *most, largest, &CostModel::Rows)
         }
     }
 }

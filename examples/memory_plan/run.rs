@@ -7,9 +7,9 @@ use crate::{instance, support};
 use breakable_cuda_graph::CapturePool;
 use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::Stream;
-use breakable_cuda_graph::pool::plan::{Effort, PlanOptions, plan};
-use breakable_cuda_graph::pool::trace::Role;
-use breakable_cuda_graph::pool::{PoolPlan, TracePlan};
+use breakable_cuda_graph::memory::planner::{PlanOptions, SearchBudget, plan};
+use breakable_cuda_graph::memory::trace::Role;
+use breakable_cuda_graph::memory::{PoolPlan, TracePlan};
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Box<dyn Err
 fn plan_instance(arguments: &Arguments, file: &Path, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let instance = instance::read(file)?;
     let started = Instant::now();
-    let effort = Effort::Time(Duration::from_secs_f64(arguments.seconds));
+    let effort = SearchBudget::Time(Duration::from_secs_f64(arguments.seconds));
     let placement = plan(&instance.demands, &PlanOptions::new().alignment(1).effort(effort))?;
     let took = started.elapsed().as_secs_f64();
     writeln!(

@@ -1,6 +1,6 @@
 //! Instances of static memory allocation as CSV: `id,lower,upper,size`, one buffer a row, live over [lower, upper).
 
-use breakable_cuda_graph::pool::plan::Demand;
+use breakable_cuda_graph::memory::planner::BufferSpec;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub enum InstanceError {
 #[derive(Debug, Default)]
 pub struct Instance {
     pub ids: Vec<String>,
-    pub demands: Vec<Demand>,
+    pub demands: Vec<BufferSpec>,
 }
 
 /// Reads a file.
@@ -68,7 +68,7 @@ pub fn read(path: &Path) -> Result<Instance, InstanceError> {
         }
         lines.insert(id.clone(), line);
         instance.ids.push(id);
-        instance.demands.push(Demand::new(usize::try_from(size).unwrap_or(usize::MAX), lower, upper));
+        instance.demands.push(BufferSpec::new(usize::try_from(size).unwrap_or(usize::MAX), lower, upper));
     }
     Ok(instance)
 }

@@ -2,7 +2,7 @@
 
 use breakable_cuda_graph::demo::{Decoder, DecoderSizes, Ops};
 use breakable_cuda_graph::driver::Stream;
-use breakable_cuda_graph::pool::trace::Trace;
+use breakable_cuda_graph::memory::trace::Trace;
 use breakable_cuda_graph::{CapturePool, DType, Error, Result, Scope, Tensor, empty, trace};
 
 /// A forward to plan.

@@ -2,10 +2,11 @@
 
 use super::program::{Program, Step};
 use super::state::State;
-use super::stretch::RecordedStats;
-use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, NodeCounts, Owner, Stream};
+use crate::capture::composite::PatchStats;
+use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, KeepAlive, NodeCounts, Stream};
 use crate::error::{Error, Result};
-use crate::pool::{CapturePool, TracePlan};
+use crate::memory::TracePlan;
+use crate::pool::CapturePool;
 use std::fmt;
 
 /// Whether segments run while they are recorded.
@@ -38,31 +39,31 @@ pub struct CaptureOptions {
     /// Where its blocks go, in memory that the pool took with [`CapturePool::take_plan`]. A recording that differs from the trace is captured all the
     /// same, with more memory: see [`CapturePool::last_divergence`].
     pub plan: Option<TracePlan>,
-    /// The most execs of one stretch of recorded breaks, each for bodies of another shape: other nodes, as a library may have for other sizes. Beyond it
-    /// a stretch is launched piece by piece.
+    /// The most execs of one composite of patched breaks, each for bodies of another shape: other nodes, as a library may have for other sizes. Beyond it
+    /// a composite is launched part by part.
     pub max_recorded_shapes: usize,
     /// The most of those execs for bodies of the same nodes, each for other launch configurations: kernels, grids, blocks, shared memory. The driver
     /// takes 0.2 µs to set a node's arguments, and about 1.3 µs to set a configuration and to launch with it
     /// ([`cuGraphExecKernelNodeSetParams`, `cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)); where a few
-    /// configurations recur, an exec for each saves that at the price of its memory, and the replay that first has one makes it. A stretch has at most
+    /// configurations recur, an exec for each saves that at the price of its memory, and the replay that first has one makes it. A composite has at most
     /// [`max_recorded_shapes`](CaptureOptions::max_recorded_shapes) times so many execs; when there are as many as allowed, the one least recently used
     /// is set. It does nothing with [`share_execs`](CaptureOptions::share_execs). 1 by default.
     ///
     /// Better still is a grid that is the same in every replay: the largest that the bucket needs, with the real size as an argument.
     pub max_recorded_configs: usize,
-    /// One in so many of a stretch's recorded breaks is launched ahead of the rest with the segments around it, so that the device begins while the other
-    /// bodies are recorded: the latency of a replay from idle is shorter by most of its host time, and there is one launch more. A stretch of fewer
+    /// One in so many of a composite's patched breaks is launched ahead of the rest with the segments around it, so that the device begins while the other
+    /// bodies are recorded: the latency of a replay from idle is shorter by most of its host time, and there is one launch more. A composite of fewer
     /// breaks is one launch; with 0 all are. 8 by default.
-    pub lead_part: usize,
+    pub early_launch_divisor: usize,
     /// Whether kernel nodes take the place of memset nodes of segments that make up to 1 MiB of the context's device memory zero
     /// ([`cuGraphAddKernelNode`, `cuGraphDestroyNode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). The driver launches a
     /// graph of kernels in a few microseconds of host time; each memset costs it 1 to 2 more at every launch, and libraries enqueue them (cuBLAS zeroes
     /// the counters of some of its products). On by default. Memsets stay where the driver can't tell a graph's edges.
-    pub zero_by_kernels: bool,
+    pub memset_as_kernel: bool,
     /// Whether captures of the pool take turns in common execs. Those whose graphs have the same nodes, as buckets of one model do, then need the
     /// device memory of one; a replay after another capture's takes longer by a
     /// [`cuGraphExecUpdate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) of all nodes, counted in
-    /// [`RecordedStats::switched`], and each of its launches takes a lock, which waits only while another such capture is dropped. Off by default.
+    /// [`PatchStats::switched`], and each of its launches takes a lock, which waits only while another such capture is dropped. Off by default.
     pub share_execs: bool,
 }
 
@@ -78,8 +79,8 @@ impl Default for CaptureOptions {
             plan: None,
             max_recorded_shapes: 8,
             max_recorded_configs: 1,
-            lead_part: 8,
-            zero_by_kernels: true,
+            early_launch_divisor: 8,
+            memset_as_kernel: true,
             share_execs: false,
         }
     }
@@ -141,15 +142,15 @@ impl CaptureOptions {
 /// `'env` is what its breaks borrow. It is `Send`: it can be replayed from any thread, whatever is current there.
 pub struct BreakableCapture<'env> {
     // The program goes first when the capture is dropped: its execs refer to the pool.
-    pub(super) program: Program<'env>,
+    pub(crate) program: Program<'env>,
     /// What it was asked to keep; dropped after the program.
-    keep: Vec<Owner>,
+    keep: Vec<KeepAlive>,
     /// Keeps the pool's memory mapped, once there are execs that refer to it.
-    pub(super) mapped: Option<Owner>,
-    pub(super) state: State,
-    pub(super) options: CaptureOptions,
-    pub(super) stream: Stream,
-    pub(super) pool: CapturePool,
+    pub(crate) mapped: Option<KeepAlive>,
+    pub(crate) state: State,
+    pub(crate) options: CaptureOptions,
+    pub(crate) stream: Stream,
+    pub(crate) pool: CapturePool,
 }
 
 /// What a capture is made of, as plain data.
@@ -166,7 +167,7 @@ pub struct CaptureReport {
     pub breaks: Vec<String>,
     /// Execs that a replay launches.
     pub launches: usize,
-    /// The segments' nodes, as they are launched: see [`CaptureOptions::zero_by_kernels`].
+    /// The segments' nodes, as they are launched: see [`CaptureOptions::memset_as_kernel`].
     pub nodes: NodeCounts,
 }
 
@@ -244,13 +245,13 @@ impl<'env> BreakableCapture<'env> {
         self.program.breaks
     }
 
-    /// Execs that a replay launches: segments without nodes are recorded and not launched, and those with recorded breaks between them are one.
+    /// Execs that a replay launches: segments without nodes are recorded and not launched, and those with patched breaks between them are one.
     pub fn num_launches(&self) -> usize {
         self.program.launches()
     }
 
     /// Keeps something alive until the capture's execs are gone: a communicator whose operations it holds, say.
-    pub fn keep_alive(&mut self, owner: Owner) {
+    pub fn keep_alive(&mut self, owner: KeepAlive) {
         self.keep.push(owner);
     }
 
@@ -259,16 +260,16 @@ impl<'env> BreakableCapture<'env> {
         self.program.steps.iter().filter_map(|step| match step {
             Step::Segment { exec, .. } => Some(exec),
             Step::Break(_) => None,
-            Step::Stretch(stretch) => stretch.exec(),
+            Step::Composite(composite) => composite.exec(),
         })
     }
 
-    /// What its recorded breaks cost and saved so far.
-    pub fn recorded_stats(&self) -> RecordedStats {
-        let mut stats = RecordedStats::default();
+    /// What its patched breaks cost and saved so far.
+    pub fn patch_stats(&self) -> PatchStats {
+        let mut stats = PatchStats::default();
         for step in &self.program.steps {
-            if let Step::Stretch(stretch) = step {
-                stats += stretch.stats();
+            if let Step::Composite(composite) = step {
+                stats += composite.stats();
             }
         }
         stats

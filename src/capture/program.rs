@@ -1,8 +1,8 @@
 //! The recorded list of steps.
 
 use super::breaks::{Break, BreakOptions};
-use super::stretch::{Piece, Stretch};
-use crate::driver::window::Kept;
+use crate::capture::composite::{Composite, Part};
+use crate::driver::open_capture::KeepAlive;
 use crate::driver::{GraphExec, NodeCounts, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -10,62 +10,62 @@ use crate::tensor::padding::land;
 use std::marker::PhantomData;
 
 /// A break's operation, with its results handed out one by one so that running it allocates nothing.
-pub(super) type Operation<'env> =
+pub(crate) type Operation<'env> =
     Box<dyn FnMut(&Break<'_>, &mut dyn FnMut(usize, Tensor) -> Result<()>) -> Result<usize> + Send + 'env>;
 
 /// Something that a replay does.
-pub(super) enum Step<'env> {
+pub(crate) enum Step<'env> {
     /// Launches a segment that has nodes.
     Segment { exec: GraphExec, index: usize, nodes: usize },
     /// Runs a break.
     Break(BreakStep<'env>),
-    /// Launches segments and recorded breaks together.
-    Stretch(Stretch<'env>),
+    /// Launches segments and patched breaks together.
+    Composite(Composite<'env>),
 }
 
-/// A recorded break.
-pub(super) struct BreakStep<'env> {
-    pub(super) options: BreakOptions,
-    pub(super) index: usize,
-    pub(super) operation: Operation<'env>,
+/// A patched break.
+pub(crate) struct BreakStep<'env> {
+    pub(crate) options: BreakOptions,
+    pub(crate) index: usize,
+    pub(crate) operation: Operation<'env>,
     /// Held weakly where this recording's own segments write them anew, and strongly otherwise.
-    pub(super) inputs: Box<[Option<Tensor>]>,
-    pub(super) handoffs: Box<[Tensor]>,
+    pub(crate) inputs: Box<[Option<Tensor>]>,
+    pub(crate) handoffs: Box<[Tensor]>,
 }
 
 /// What a recording has made.
 #[derive(Default)]
-pub(super) struct Program<'env> {
-    pub(super) steps: Vec<Step<'env>>,
+pub(crate) struct Program<'env> {
+    pub(crate) steps: Vec<Step<'env>>,
     /// What the segments' graphs refer to.
-    pub(super) kept: Vec<Kept>,
+    pub(crate) kept: Vec<KeepAlive>,
     /// Segments, those without nodes counted in.
-    pub(super) segments: usize,
-    pub(super) breaks: usize,
-    pub(super) nodes: NodeCounts,
+    pub(crate) segments: usize,
+    pub(crate) breaks: usize,
+    pub(crate) nodes: NodeCounts,
 }
 
 impl Program<'_> {
     /// Execs that a replay launches.
-    pub(super) fn launches(&self) -> usize {
+    pub(crate) fn launches(&self) -> usize {
         self.steps.iter().filter(|step| !matches!(step, Step::Break(_))).count()
     }
 
     /// Breaks that run on every replay, in order.
-    pub(super) fn breaks(&self) -> impl Iterator<Item = &BreakStep<'_>> {
+    pub(crate) fn breaks(&self) -> impl Iterator<Item = &BreakStep<'_>> {
         self.steps.iter().flat_map(|step| match step {
             Step::Segment { .. } => Vec::new(),
             Step::Break(step) => vec![step],
-            Step::Stretch(stretch) => stretch.breaks().collect(),
+            Step::Composite(composite) => composite.breaks().collect(),
         })
     }
 
     /// Takes all that launches refer to.
-    pub(super) fn take_kept(&mut self) -> Vec<Kept> {
+    pub(crate) fn take_kept(&mut self) -> Vec<KeepAlive> {
         let mut kept = std::mem::take(&mut self.kept);
         for step in &mut self.steps {
-            if let Step::Stretch(stretch) = step {
-                stretch.take_kept(&mut kept);
+            if let Step::Composite(composite) = step {
+                composite.take_kept(&mut kept);
             }
         }
         kept
@@ -74,16 +74,16 @@ impl Program<'_> {
 
 impl Program<'_> {
     /// A hash of what a replay does, without addresses: the same for the same forward on another device or rank.
-    pub(super) fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> u64 {
         let mut hash = Fnv::default();
         hash.number(self.segments);
         for step in &self.steps {
             match step {
                 Step::Segment { index, nodes, .. } => hash.segment(*index, *nodes),
                 Step::Break(step) => hash.a_break(2, step),
-                Step::Stretch(stretch) => stretch.pieces().iter().for_each(|piece| match piece {
-                    Piece::Segment(segment) => hash.segment(segment.index, segment.nodes),
-                    Piece::Recorded(recorded) => hash.a_break(3, &recorded.step),
+                Step::Composite(composite) => composite.parts().iter().for_each(|part| match part {
+                    Part::Segment(segment) => hash.segment(segment.index, segment.nodes),
+                    Part::Patched(part) => hash.a_break(3, &part.step),
                 }),
             }
         }
@@ -126,12 +126,12 @@ impl Fnv {
 impl BreakStep<'_> {
     /// The error of this break.
     #[cold]
-    pub(super) fn failed(&self, source: Error) -> Error {
+    pub(crate) fn failed(&self, source: Error) -> Error {
         Error::Break { name: self.options.name.to_string(), index: self.index, source: Box::new(source) }
     }
 
     /// Runs the operation on the stream and lands its results.
-    pub(super) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
+    pub(crate) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
         let BreakStep { options, operation, inputs, handoffs, .. } = self;
         let valid_in_handoff = valid_rows.filter(|_| options.leading_dimension_is_rows);
         let this = Break {
@@ -140,7 +140,7 @@ impl BreakStep<'_> {
             inputs,
             handoffs,
             valid_rows,
-            depth: super::ambient::depth(),
+            depth: crate::capture::forward::frame::depth(),
             _thread: PhantomData,
         };
         let expected = handoffs.len();

@@ -1,9 +1,9 @@
 //! Replay: the hot path. It allocates nothing, takes no lock, looks nothing up and waits for nothing.
 
-use super::ambient::{self, Frame, Kind};
 use super::capture::BreakableCapture;
 use super::program::Step;
-use crate::driver::window::Kept;
+use crate::capture::forward::frame::{self, Frame, Kind};
+use crate::driver::open_capture::KeepAlive;
 use crate::driver::{Stream, StreamKind};
 use crate::error::{Error, Result};
 use crate::pool::{CapturePool, PoolHandle};
@@ -12,13 +12,13 @@ use crate::pool::{CapturePool, PoolHandle};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// The real rows of the batch. The rows after them are the padded tail: after each landing the handoff's tail is zero. `None`: all rows are
+    /// The valid rows of the batch. The rows after them are the padded tail: after each landing the handoff's tail is zero. `None`: all rows are
     /// real. Zero: all are padding.
     pub valid_rows: Option<usize>,
 }
 
 impl ReplayOptions {
-    /// With this many real rows.
+    /// With this many valid rows.
     #[must_use]
     pub fn valid_rows(mut self, rows: usize) -> Self {
         self.valid_rows = Some(rows);
@@ -69,7 +69,7 @@ impl BreakableCapture<'_> {
     /// [`Error::Segment`] when a launch does: later steps do not run, the thread's state is restored, and the capture can be replayed again.
     pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
         self.state.replayable()?;
-        if ambient::is_capturing() {
+        if frame::is_capturing() {
             return Err(Error::ReplayWhileRecording);
         }
         if stream.kind() == StreamKind::Legacy {
@@ -77,31 +77,31 @@ impl BreakableCapture<'_> {
         }
         let pool = self.pool.handle();
         pool.context().expect_same(stream.context(), "replay's stream")?;
-        let mut turn = pool.take_turn()?;
+        let mut turn = pool.lock()?;
         turn.order(stream)?;
         let number = pool.next_replay();
         let frame = Frame { kind: Kind::Eager(None), stream: stream.clone(), pool: pool.clone() };
-        let _frame = ambient::enter(frame);
-        // Empty without recorded breaks, and then it is no allocation.
-        let mut retired = Vec::new();
-        let ran = run(&mut self.program.steps, stream, options.valid_rows, pool, &mut retired);
-        if !retired.is_empty() {
+        let _frame = frame::enter(frame);
+        // Empty without patched breaks, and then it is no allocation.
+        let mut replaced = Vec::new();
+        let ran = run(&mut self.program.steps, stream, options.valid_rows, pool, &mut replaced);
+        if !replaced.is_empty() {
             drop(turn);
-            pool.let_go(retired);
+            pool.free_after_replay(replaced);
         }
         ran?;
         Ok(Replayed { pool: &self.pool, number })
     }
 }
 
-/// Runs the steps in order. `retired`: what recorded breaks referred to before.
+/// Runs the steps in order. `replaced`: what patched breaks referred to before.
 #[inline]
 fn run(
     steps: &mut [Step<'_>],
     stream: &Stream,
     valid_rows: Option<usize>,
     pool: &PoolHandle,
-    retired: &mut Vec<Kept>,
+    replaced: &mut Vec<KeepAlive>,
 ) -> Result<()> {
     for step in steps {
         match step {
@@ -116,9 +116,9 @@ fn run(
                     return Err(step.failed(error));
                 }
             }
-            Step::Stretch(stretch) => {
-                let ran = stretch.run(stream, valid_rows, pool);
-                stretch.take_retired(retired);
+            Step::Composite(composite) => {
+                let ran = composite.run(stream, valid_rows, pool);
+                composite.take_retired(replaced);
                 ran?;
             }
         }
@@ -136,6 +136,6 @@ impl Drop for BreakableCapture<'_> {
     fn drop(&mut self) {
         let kept = self.program.take_kept();
         self.program.steps.clear();
-        self.pool.handle().let_go(kept);
+        self.pool.handle().free_after_replay(kept);
     }
 }

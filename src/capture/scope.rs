@@ -1,9 +1,9 @@
 //! What model code records through: explicitly, by [`Scope`]; or by free functions, for code that is called deep down and knows nothing of
 //! captures. Both do the same.
 
-use super::ambient;
 use super::breaks::{Break, BreakOptions, Outputs};
-use super::recorder::Recorder;
+use crate::capture::forward::frame;
+use crate::capture::record::recorder::Recorder;
 use crate::driver::Stream;
 use crate::error::{Error, Result};
 use crate::tensor::padding::land;
@@ -22,18 +22,18 @@ pub struct Scope<'r, 'env> {
 }
 
 impl<'r, 'env> Scope<'r, 'env> {
-    pub(super) fn recording(recorder: &'r Recorder<'env>) -> Self {
-        Scope { recorder: Some(recorder), depth: ambient::depth(), _thread: PhantomData }
+    pub(crate) fn recording(recorder: &'r Recorder<'env>) -> Self {
+        Scope { recorder: Some(recorder), depth: frame::depth(), _thread: PhantomData }
     }
 
-    pub(super) fn eager() -> Self {
-        Scope { recorder: None, depth: ambient::depth(), _thread: PhantomData }
+    pub(crate) fn eager() -> Self {
+        Scope { recorder: None, depth: frame::depth(), _thread: PhantomData }
     }
 
     /// What records now: nothing inside a break.
     fn active(&self) -> Option<&'r Recorder<'env>> {
         let here: *const Recorder<'env> = self.recorder?;
-        ambient::recorder().filter(|recorder| recorder.addr() == here.addr()).and(self.recorder)
+        frame::recorder().filter(|recorder| recorder.addr() == here.addr()).and(self.recorder)
     }
 
     /// The stream to enqueue work on: the capture stream in a recording.
@@ -41,12 +41,12 @@ impl<'r, 'env> Scope<'r, 'env> {
     /// # Errors
     /// None while the forward runs.
     pub fn stream(&self) -> Result<Stream> {
-        ambient::current_stream()
+        frame::current_stream()
     }
 
     /// Whether a segment is open.
     pub fn is_capturing(&self) -> bool {
-        ambient::is_capturing()
+        frame::is_capturing()
     }
 
     /// A row-major tensor of undefined content; see [`empty`](super::empty).
@@ -54,7 +54,7 @@ impl<'r, 'env> Scope<'r, 'env> {
     /// # Errors
     /// As for [`empty`](super::empty).
     pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
-        ambient::empty(dtype, shape)
+        frame::empty(dtype, shape)
     }
 
     /// The innermost forward context of this type that was published around the forward.
@@ -62,7 +62,7 @@ impl<'r, 'env> Scope<'r, 'env> {
     /// # Errors
     /// [`Error::NoForwardContext`].
     pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
-        let found = ambient::find::<T>(self.depth)
+        let found = frame::find::<T>(self.depth)
             .ok_or(Error::NoForwardContext { type_name: std::any::type_name::<T>(), break_name: None })?;
         // SAFETY: as in `Break::forward_ctx`: only contexts that were published before this value was made, which they outlive.
         Ok(unsafe { &*found })
@@ -142,7 +142,7 @@ where
 fn active<'a>() -> Option<&'a Recorder<'static>> {
     // SAFETY: the pointer is that of a recorder whose frame is on the stack, so that it outlives the call that this is made in. The recorder's
     // own 'env may be shorter than 'static; it is only given operations here, and one that lives for ever lives long enough.
-    ambient::recorder().map(|recorder| unsafe { &*recorder })
+    frame::recorder().map(|recorder| unsafe { &*recorder })
 }
 
 fn collect<'t, I, T>(inputs: I) -> Vec<Option<Tensor>>
@@ -185,7 +185,7 @@ where
         return recorder.add_break(options, inputs, Some(into), operation);
     }
     let result = run_directly(&options, &inputs, std::slice::from_ref(&into), operation)?;
-    land(&ambient::current_stream()?, &result, &into, None)?;
+    land(&frame::current_stream()?, &result, &into, None)?;
     Ok(into)
 }
 
@@ -198,14 +198,14 @@ fn run_directly<O, F>(
 where
     F: FnMut(&Break<'_>) -> Result<O>,
 {
-    let stream = ambient::current_stream()?;
+    let stream = frame::current_stream()?;
     operation(&Break {
         name: &options.name,
         stream: &stream,
         inputs,
         handoffs,
         valid_rows: None,
-        depth: ambient::depth(),
+        depth: frame::depth(),
         _thread: PhantomData,
     })
 }

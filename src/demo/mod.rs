@@ -21,7 +21,7 @@ pub(crate) const PTX: &CStr =
         Err(_) => panic!("the PTX holds a NUL"),
     };
 
-crate::reference::host_kernels! {
+crate::kernels::host::host_kernels! {
     /// The same kernels compiled for the host, for the reference driver.
     pub(crate) HOST:
     demo_fill,

@@ -1,9 +1,9 @@
 //! Addresses that stay, with memory mapped under them that comes and goes.
 
+use super::capture_mode::relaxed;
 use super::context::Context;
-use super::disposal::Disposal;
-use super::mode::relaxed;
-use super::window;
+use super::deferred_drop::Destroy;
+use super::open_capture;
 use crate::error::Result;
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
@@ -121,7 +121,7 @@ impl AddressRange {
     fn map_at(&self, offset: usize, bytes: usize) -> Result<()> {
         let driver = self.context.driver();
         let _bound = self.context.bind()?;
-        let _relaxed = if window::is_open() { Some(relaxed(driver)?) } else { None };
+        let _relaxed = if open_capture::is_open() { Some(relaxed(driver)?) } else { None };
         let properties = properties(&self.context);
         let access = CUmemAccessDesc {
             location: device_location(self.context.device().as_raw()),
@@ -195,7 +195,7 @@ impl AddressRange {
                 for &index in &missing[..done] {
                     let chunk = &mut self.chunks[index];
                     chunk.memory = Memory::Unmapped;
-                    self.context.dispose(Disposal::Mapping(self.address + chunk.offset as u64, chunk.bytes));
+                    self.context.destroy(Destroy::Mapping(self.address + chunk.offset as u64, chunk.bytes));
                 }
                 return Err(error);
             }
@@ -214,16 +214,16 @@ pub(crate) struct Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        self.context.dispose(Disposal::Mapping(self.address, self.bytes));
+        self.context.destroy(Destroy::Mapping(self.address, self.bytes));
     }
 }
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
         for chunk in self.chunks.iter().filter(|chunk| chunk.memory != Memory::Unmapped) {
-            self.context.dispose(Disposal::Mapping(self.address + chunk.offset as u64, chunk.bytes));
+            self.context.destroy(Destroy::Mapping(self.address + chunk.offset as u64, chunk.bytes));
         }
-        self.context.dispose(Disposal::Addresses(self.address, self.bytes));
+        self.context.destroy(Destroy::Addresses(self.address, self.bytes));
     }
 }
 

@@ -1,12 +1,12 @@
 //! Device and pinned host memory.
 
-use super::context::{Context, Owner};
-use super::disposal::Disposal;
+use super::capture_mode::relaxed;
+use super::context::{Context, KeepAlive};
+use super::deferred_drop::Destroy;
 use super::event::Event;
 use super::memory_pool::MemoryPool;
-use super::mode::relaxed;
+use super::open_capture;
 use super::stream::Stream;
-use super::window;
 use crate::error::Result;
 use crate::sys::CUdeviceptr;
 use core::ffi::c_void;
@@ -29,7 +29,7 @@ enum Origin {
         #[allow(dead_code)]
         pool: MemoryPool,
     },
-    Borrowed(#[allow(dead_code)] Option<Owner>),
+    Borrowed(#[allow(dead_code)] Option<KeepAlive>),
 }
 
 impl fmt::Debug for DeviceBuffer {
@@ -49,7 +49,7 @@ impl DeviceBuffer {
     /// What the driver returns.
     pub fn new(context: &Context, bytes: usize) -> Result<DeviceBuffer> {
         let _bound = context.bind()?;
-        let _relaxed = if window::is_open() { Some(relaxed(context.driver())?) } else { None };
+        let _relaxed = if open_capture::is_open() { Some(relaxed(context.driver())?) } else { None };
         let mut address = 0;
         // SAFETY: a valid place; the context is current. Zero bytes are an error to the driver.
         unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes.max(1))? };
@@ -68,7 +68,7 @@ impl DeviceBuffer {
         context: &Context,
         address: CUdeviceptr,
         bytes: usize,
-        owner: Option<Owner>,
+        owner: Option<KeepAlive>,
     ) -> DeviceBuffer {
         DeviceBuffer { context: context.clone(), address, bytes, origin: Origin::Borrowed(owner) }
     }
@@ -100,9 +100,9 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         match &self.origin {
-            Origin::Plain => self.context.dispose(Disposal::Memory(self.address)),
+            Origin::Plain => self.context.destroy(Destroy::Memory(self.address)),
             Origin::Ordered { stream, .. } => {
-                self.context.dispose(Disposal::OrderedMemory(self.address, stream.as_raw()))
+                self.context.destroy(Destroy::OrderedMemory(self.address, stream.as_raw()))
             }
             Origin::Borrowed(_) => {}
         }
@@ -135,7 +135,7 @@ impl PinnedBuffer {
     /// What the driver returns.
     pub fn new(context: &Context, bytes: usize) -> Result<PinnedBuffer> {
         let _bound = context.bind()?;
-        let _relaxed = if window::is_open() { Some(relaxed(context.driver())?) } else { None };
+        let _relaxed = if open_capture::is_open() { Some(relaxed(context.driver())?) } else { None };
         let mut address = core::ptr::null_mut();
         // SAFETY: a valid place; the context is current.
         unsafe { context.driver().cuMemHostAlloc(&mut address, bytes.max(1), 0)? };
@@ -173,6 +173,6 @@ impl PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        self.context.dispose(Disposal::Pinned(self.address));
+        self.context.destroy(Destroy::Pinned(self.address));
     }
 }

@@ -1,8 +1,8 @@
 //! Contexts: the primary context of a device, or a foreign one; what is current; drops that wait for an open capture.
 
+use super::builtin_kernels::BuiltinKernels;
+use super::deferred_drop::{Destroy, DropError};
 use super::device::Device;
-use super::disposal::{Disposal, DropError};
-use super::library::Library;
 use crate::error::{Error, Result};
 use crate::sys::{CUcontext, CallError, Driver, first_failure};
 use std::any::Any;
@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Whatever must stay alive as long as a borrowed handle is used.
-pub type Owner = Arc<dyn Any + Send + Sync>;
+pub type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 /// A context. Cheap to clone; all handles made on it hold it.
 ///
@@ -29,20 +29,20 @@ struct Inner {
     raw: CUcontext,
     hold: Hold,
     drops: Mutex<Drops>,
-    library: OnceLock<Library>,
+    library: OnceLock<BuiltinKernels>,
 }
 
 enum Hold {
     /// Retained; released at the end.
     Primary,
     /// Someone else's.
-    Borrowed(#[allow(dead_code)] Option<Owner>),
+    Borrowed(#[allow(dead_code)] Option<KeepAlive>),
 }
 
 #[derive(Default)]
 struct Drops {
     open_captures: usize,
-    queue: Vec<Disposal>,
+    queue: Vec<Destroy>,
     hook: Option<DropHook>,
 }
 
@@ -96,7 +96,7 @@ impl Context {
     ///
     /// # Safety
     /// `raw` is a context of this driver, and stays one for as long as the returned value or anything made on it lives.
-    pub unsafe fn borrow_raw(driver: &Driver, raw: CUcontext, owner: Option<Owner>) -> Result<Context> {
+    pub unsafe fn borrow_raw(driver: &Driver, raw: CUcontext, owner: Option<KeepAlive>) -> Result<Context> {
         let bound = bind(driver, raw)?;
         let mut device = 0;
         // SAFETY: `device` is a valid place; the context is current.
@@ -154,7 +154,7 @@ impl Context {
     /// # Errors
     /// [`Error::SynchronizeWhileCapturing`] when this thread has a segment open, and what the driver returns, which may come from earlier work.
     pub fn synchronize(&self) -> Result<()> {
-        super::window::refuse_synchronize("context")?;
+        super::open_capture::refuse_synchronize("context")?;
         let _bound = self.bind()?;
         // SAFETY: no arguments; the context is current.
         unsafe { self.driver().cuCtxSynchronize()? };
@@ -185,15 +185,15 @@ impl Context {
     }
 
     /// The crate's own kernels on this context, loaded at the first call.
-    pub(crate) fn library(&self) -> Result<&Library> {
+    pub(crate) fn builtin_kernels(&self) -> Result<&BuiltinKernels> {
         if let Some(library) = self.inner.library.get() {
             return Ok(library);
         }
-        let loaded = Library::load(self)?;
+        let loaded = BuiltinKernels::load(self)?;
         let library = self.inner.library.get_or_init(|| loaded);
         if !library.same(&loaded) {
             // Another thread was first.
-            self.dispose(loaded.disposal());
+            self.destroy(loaded.destroy());
         }
         Ok(library)
     }
@@ -202,12 +202,12 @@ impl Context {
         self.inner.drops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a capture opens; drops are queued from now on.
+    /// LaunchRecorder that a capture opens; drops are queued from now on.
     pub(crate) fn capture_opens(&self) {
         self.drops().open_captures += 1;
     }
 
-    /// Notes that a capture has closed; carries out the queued drops if it was the last.
+    /// LaunchRecorder that a capture has closed; carries out the queued drops if it was the last.
     pub(crate) fn capture_closed(&self) {
         let queue = {
             let mut drops = self.drops();
@@ -217,8 +217,8 @@ impl Context {
             }
             std::mem::take(&mut drops.queue)
         };
-        for disposal in queue {
-            self.dispose(disposal);
+        for destroy in queue {
+            self.destroy(destroy);
         }
     }
 
@@ -231,15 +231,15 @@ impl Context {
     }
 
     /// Destroys or frees something, now or when the open captures have closed. A failure goes to the hook.
-    pub(crate) fn dispose(&self, disposal: Disposal) {
+    pub(crate) fn destroy(&self, destroy: Destroy) {
         let done = {
             // Held through the call, so that no capture opens on another thread meanwhile.
             let mut drops = self.drops();
             if drops.open_captures > 0 {
-                drops.queue.push(disposal);
+                drops.queue.push(destroy);
                 return;
             }
-            carry_out(self.driver(), self.inner.raw, disposal)
+            run(self.driver(), self.inner.raw, destroy)
         };
         if let Err(error) = done {
             report(&error, self.drops().hook.clone());
@@ -251,18 +251,18 @@ impl Context {
 pub type DropHook = Arc<dyn Fn(&DropError) + Send + Sync>;
 
 /// Carries out a drop in the given context without disturbing the thread's record of its first failing call.
-fn carry_out(driver: &Driver, context: CUcontext, disposal: Disposal) -> Result<(), DropError> {
+fn run(driver: &Driver, context: CUcontext, destroy: Destroy) -> Result<(), DropError> {
     // The driver does not survive a fork: in the child its objects are not there to destroy.
     if !driver.is_of_this_process() {
         return Ok(());
     }
     let before = first_failure::get();
     let bound = bind_stubbornly(driver, context);
-    // SAFETY: a disposal is made once, by the owner of the handle, when it drops; the context is current.
-    let done = unsafe { disposal.carry_out(driver) };
+    // SAFETY: a destroy is made once, by the owner of the handle, when it drops; the context is current.
+    let done = unsafe { destroy.run(driver) };
     drop(bound);
     first_failure::set(before);
-    done.map_err(|error| DropError { what: disposal.what(), error })
+    done.map_err(|error| DropError { what: destroy.what(), error })
 }
 
 fn report(error: &DropError, hook: Option<DropHook>) {
@@ -276,9 +276,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let drops = std::mem::take(self.drops.get_mut().unwrap_or_else(PoisonError::into_inner));
         let driver = self.device.driver();
-        let library = self.library.take().map(|library| library.disposal());
-        for disposal in drops.queue.into_iter().chain(library) {
-            if let Err(error) = carry_out(driver, self.raw, disposal) {
+        let library = self.library.take().map(|library| library.destroy());
+        for destroy in drops.queue.into_iter().chain(library) {
+            if let Err(error) = run(driver, self.raw, destroy) {
                 report(&error, drops.hook.clone());
             }
         }

@@ -1,8 +1,8 @@
 //! Copies and memsets in a stream's order.
 
 use super::buffer::PinnedBuffer;
+use super::open_capture::{self, KeepAlive};
 use super::stream::Stream;
-use super::window::{self, Kept};
 use crate::error::{Error, Result};
 use crate::sys::CUdeviceptr;
 use core::ffi::c_void;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// # Safety
 /// `to` is the start of at least `from.len()` bytes of device memory of the stream's context.
 pub unsafe fn copy_host_to_device(to: CUdeviceptr, from: &[u8], stream: &Stream) -> Result<()> {
-    if window::is_open() {
+    if open_capture::is_open() {
         return Err(Error::HostMemoryInSegment);
     }
     if from.is_empty() {
@@ -43,7 +43,7 @@ pub unsafe fn copy_host_to_device(to: CUdeviceptr, from: &[u8], stream: &Stream)
 /// # Safety
 /// `from` is the start of at least `to.len()` bytes of device memory of the stream's context.
 pub unsafe fn copy_device_to_host(to: &mut [u8], from: CUdeviceptr, stream: &Stream) -> Result<()> {
-    if window::is_open() {
+    if open_capture::is_open() {
         return Err(Error::HostMemoryInSegment);
     }
     if to.is_empty() {
@@ -85,9 +85,9 @@ pub unsafe fn copy_pinned_to_device(
         let source = start.cast::<c_void>();
         stream.context().driver().cuMemcpyHtoDAsync_v2(to, source, range.len(), stream.as_raw())?;
     }
-    window::operation(|kept| {
-        let buffer: Kept = from.clone();
-        window::keep(kept, &buffer);
+    open_capture::operation(|kept| {
+        let buffer: KeepAlive = from.clone();
+        open_capture::keep(kept, &buffer);
     });
     Ok(())
 }
@@ -107,7 +107,7 @@ pub unsafe fn copy_device_to_device(to: CUdeviceptr, from: CUdeviceptr, bytes: u
     }
     // SAFETY: the caller vouches for the memory.
     unsafe { stream.context().driver().cuMemcpyDtoDAsync_v2(to, from, bytes, stream.as_raw())? };
-    window::operation(|_| {});
+    open_capture::operation(|_| {});
     Ok(())
 }
 
@@ -125,6 +125,6 @@ pub unsafe fn fill(address: CUdeviceptr, value: u8, bytes: usize, stream: &Strea
     }
     // SAFETY: the caller vouches for the memory.
     unsafe { stream.context().driver().cuMemsetD8Async(address, value, bytes, stream.as_raw())? };
-    window::operation(|_| {});
+    open_capture::operation(|_| {});
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Events.
 
-use super::context::{Context, Owner};
-use super::disposal::Disposal;
+use super::context::{Context, KeepAlive};
+use super::deferred_drop::Destroy;
+use super::open_capture;
 use super::stream::{Stream, ready};
-use super::window;
 use crate::error::Result;
 use crate::sys::{CUevent, CUevent_flags_enum};
 use std::fmt;
@@ -29,7 +29,7 @@ pub struct Event {
     raw: CUevent,
     /// The serial number of the segment that it was last recorded in, or 0.
     segment: AtomicU64,
-    borrowed: Option<Option<Owner>>,
+    borrowed: Option<Option<KeepAlive>>,
 }
 
 // SAFETY: an event may be used from any thread; the driver synchronises.
@@ -80,7 +80,7 @@ impl Event {
     ///
     /// # Safety
     /// `raw` is an event of this context, and stays one for as long as this value lives.
-    pub unsafe fn borrow_raw(context: &Context, raw: CUevent, owner: Option<Owner>) -> Event {
+    pub unsafe fn borrow_raw(context: &Context, raw: CUevent, owner: Option<KeepAlive>) -> Event {
         Event { context: context.clone(), raw, segment: AtomicU64::new(0), borrowed: Some(owner) }
     }
 
@@ -106,7 +106,7 @@ impl Event {
     /// [`ContextMismatch`](crate::Error::ContextMismatch), and what the driver returns.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        let segment = window::segment_of(stream)?;
+        let segment = open_capture::segment_of(stream)?;
         // SAFETY: both handles are live.
         unsafe { self.context.driver().cuEventRecord(self.raw, stream.as_raw())? };
         self.segment.store(segment, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Event {
     /// [`EventFromSegment`](crate::Error::EventFromSegment),
     /// [`SynchronizeWhileCapturing`](crate::Error::SynchronizeWhileCapturing), and what the driver returns.
     pub fn is_done(&self) -> Result<bool> {
-        window::check_host_use(self)?;
+        open_capture::check_host_use(self)?;
         let _bound = self.context.bind()?;
         // SAFETY: a live event.
         ready(unsafe { self.context.driver().cuEventQuery(self.raw) })
@@ -132,7 +132,7 @@ impl Event {
     /// # Errors
     /// As for [`is_done`](Event::is_done).
     pub fn synchronize(&self) -> Result<()> {
-        window::check_host_use(self)?;
+        open_capture::check_host_use(self)?;
         let _bound = self.context.bind()?;
         // SAFETY: a live event.
         unsafe { self.context.driver().cuEventSynchronize(self.raw)? };
@@ -145,7 +145,7 @@ impl Event {
     /// # Errors
     /// What the driver returns.
     pub fn elapsed_since(&self, start: &Event) -> Result<Duration> {
-        window::check_host_use(self)?;
+        open_capture::check_host_use(self)?;
         let _bound = self.context.bind()?;
         let mut milliseconds = 0.0;
         // SAFETY: live events and a valid place.
@@ -157,7 +157,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if self.borrowed.is_none() {
-            self.context.dispose(Disposal::Event(self.raw));
+            self.context.destroy(Destroy::Event(self.raw));
         }
     }
 }

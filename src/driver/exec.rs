@@ -1,9 +1,9 @@
 //! Graph execs: instantiated graphs.
 
 use super::context::{Bound, Context};
-use super::disposal::Disposal;
+use super::deferred_drop::Destroy;
 use super::graph::{self, Graph, Node};
-use super::noted::NotedLaunch;
+use super::launch_list::LaunchRef;
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{
@@ -18,7 +18,7 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct InstantiateFlags: u64 {
         /// Each node runs with the priority that its stream had when it was captured, and not with that of the stream that the exec is launched on.
-        /// Nodes that a capture makes of launches, those of recorded breaks say, have its capture stream's.
+        /// Nodes that a capture makes of launches, those of patched breaks say, have its capture stream's.
         const USE_NODE_PRIORITY = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
     }
 }
@@ -172,7 +172,7 @@ impl GraphExec {
     ///
     /// # Safety
     /// The node is a kernel of the graph that this exec was made from, which is still there; the launch's parameters are those of its function.
-    pub(crate) unsafe fn set_kernel(&self, _bound: &Bound<'_>, node: Node, launch: NotedLaunch<'_>) -> Result<bool> {
+    pub(crate) unsafe fn set_kernel(&self, _bound: &Bound<'_>, node: Node, launch: LaunchRef<'_>) -> Result<bool> {
         let before = first_failure::get();
         // SAFETY: live handles; the caller vouches for the rest.
         let set = launch.with_node_parameters(|parameters| unsafe {
@@ -236,6 +236,6 @@ impl GraphExec {
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        self.context.dispose(Disposal::Exec(self.raw));
+        self.context.destroy(Destroy::Exec(self.raw));
     }
 }

@@ -1,8 +1,8 @@
 //! Graphs.
 
 use super::context::Context;
-use super::disposal::Disposal;
-use super::noted::NotedLaunch;
+use super::deferred_drop::Destroy;
+use super::launch_list::LaunchRef;
 use crate::error::Result;
 use crate::sys::{CUgraph, CUgraphNode, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue, Driver};
 use std::fmt;
@@ -133,7 +133,7 @@ impl Graph {
     /// The launch's parameters are those of its function.
     pub(crate) unsafe fn add_kernel(
         &mut self,
-        launch: NotedLaunch<'_>,
+        launch: LaunchRef<'_>,
         after: Option<Node>,
         priority: Option<i32>,
     ) -> Result<Node> {
@@ -148,7 +148,7 @@ impl Graph {
     /// The launch's parameters are those of its function.
     pub(super) unsafe fn add_kernel_after(
         &mut self,
-        launch: NotedLaunch<'_>,
+        launch: LaunchRef<'_>,
         after: &[CUgraphNode],
         priority: Option<i32>,
     ) -> Result<CUgraphNode> {
@@ -245,6 +245,6 @@ fn count_nodes(driver: &Driver, graph: CUgraph, counts: &mut NodeCounts) -> Resu
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.context.dispose(Disposal::Graph(self.raw));
+        self.context.destroy(Destroy::Graph(self.raw));
     }
 }

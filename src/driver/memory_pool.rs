@@ -1,9 +1,9 @@
 //! Stream-ordered memory pools.
 
 use super::buffer::DeviceBuffer;
-use super::context::{Context, Owner};
-use super::disposal::Disposal;
-use super::mode::relaxed;
+use super::capture_mode::relaxed;
+use super::context::{Context, KeepAlive};
+use super::deferred_drop::Destroy;
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{
@@ -23,7 +23,7 @@ struct Inner {
     context: Context,
     raw: CUmemoryPool,
     /// `None`: destroyed here.
-    borrowed: Option<Option<Owner>>,
+    borrowed: Option<Option<KeepAlive>>,
 }
 
 // SAFETY: a pool may be used from any thread; the driver synchronises.
@@ -124,7 +124,7 @@ impl MemoryPool {
     ///
     /// # Safety
     /// `raw` is a pool on this context's device, and stays one for as long as this value, a clone or a buffer of it lives.
-    pub unsafe fn borrow_raw(context: &Context, raw: CUmemoryPool, owner: Option<Owner>) -> MemoryPool {
+    pub unsafe fn borrow_raw(context: &Context, raw: CUmemoryPool, owner: Option<KeepAlive>) -> MemoryPool {
         MemoryPool { inner: Arc::new(Inner { context: context.clone(), raw, borrowed: Some(owner) }) }
     }
 
@@ -147,12 +147,12 @@ impl MemoryPool {
     /// [`Error::ContextMismatch`], and what the driver returns (`CUDA_ERROR_OUT_OF_MEMORY` too when the pool's limit is reached).
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<DeviceBuffer> {
         self.context().expect_same(stream.context(), "stream")?;
-        if super::window::segment_of(stream)? != 0 {
+        if super::open_capture::segment_of(stream)? != 0 {
             return Err(Error::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync });
         }
         let driver = self.context().driver();
         let _bound = self.context().bind()?;
-        let _relaxed = if super::window::is_open() { Some(relaxed(driver)?) } else { None };
+        let _relaxed = if super::open_capture::is_open() { Some(relaxed(driver)?) } else { None };
         let mut address = 0;
         // SAFETY: live handles and a valid place. Zero bytes are an error to the driver.
         unsafe { driver.cuMemAllocFromPoolAsync(&mut address, bytes.max(1), self.as_raw(), stream.as_raw())? };
@@ -186,7 +186,7 @@ impl MemoryPool {
     /// # Errors
     /// [`Error::SynchronizeWhileCapturing`], and what the driver returns.
     pub fn trim(&self, keep: usize) -> Result<()> {
-        super::window::refuse_synchronize("memory pool")?;
+        super::open_capture::refuse_synchronize("memory pool")?;
         let _bound = self.context().bind()?;
         // SAFETY: a live pool.
         unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? };
@@ -197,7 +197,7 @@ impl MemoryPool {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.borrowed.is_none() {
-            self.context.dispose(Disposal::Pool(self.raw));
+            self.context.destroy(Destroy::Pool(self.raw));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Modules and their kernels.
 
 use super::context::Context;
-use super::disposal::Disposal;
-use super::launch::LaunchConfig;
-use super::noted::MAX_PARAMETERS;
+use super::deferred_drop::Destroy;
+use super::launch_list::MAX_PARAMETERS;
+use super::open_capture::{self, KeepAlive};
 use super::stream::Stream;
-use super::window::{self, Kept};
 use crate::error::Result;
+use crate::kernels::LaunchConfig;
 use crate::sys::{CUfunction, CUmodule, Call};
 use core::ffi::c_void;
 use std::ffi::{CStr, CString};
@@ -34,7 +34,7 @@ unsafe impl Sync for ModuleInner {}
 /// A kernel of a module. Cheap to clone; it keeps its module.
 #[derive(Clone)]
 pub struct Kernel {
-    module: Kept,
+    module: KeepAlive,
     context: Context,
     raw: CUfunction,
     name: Arc<str>,
@@ -146,7 +146,7 @@ impl Module {
 impl Drop for ModuleInner {
     fn drop(&mut self) {
         if !self.borrowed {
-            self.context.dispose(Disposal::Module(self.raw));
+            self.context.destroy(Destroy::Module(self.raw));
         }
     }
 }
@@ -217,25 +217,25 @@ impl Kernel {
         self.context.expect_same(stream.context(), "stream")?;
         // SAFETY: as the caller says.
         unsafe {
-            if window::is_open() && self.note(stream, config, arguments) {
+            if open_capture::is_open() && self.note(stream, config, arguments) {
                 return Ok(());
             }
             self.enqueue(stream, config, arguments)
         }
     }
 
-    /// Notes a launch, where launches are noted and the parameters' sizes are known. `false`: it is to be enqueued.
+    /// LaunchRecorder a launch, where launches are noted and the parameters' sizes are known. `false`: it is to be enqueued.
     ///
     /// # Safety
     /// As for [`launch_raw`](Kernel::launch_raw).
     unsafe fn note(&self, stream: &Stream, config: LaunchConfig, arguments: &[*mut c_void]) -> bool {
         let sizes = match self.sizes.get() {
             Some(sizes) => sizes,
-            None if window::takes_notes(stream) => self.find_sizes(),
+            None if open_capture::records_launches(stream) => self.find_sizes(),
             None => return false,
         };
         let Some(sizes) = sizes else { return false };
-        window::note_launch(stream, |notes| {
+        open_capture::record_launch(stream, |notes| {
             notes.begin(self.raw, config);
             for (argument, size) in arguments.iter().zip(sizes) {
                 // SAFETY: the caller's pointer to a value of the parameter's size.
@@ -281,11 +281,11 @@ impl Kernel {
     /// Counts a launch in the open segment, which keeps the module.
     #[inline]
     fn keep_in_segment(&self) {
-        window::operation(|kept| window::keep(kept, &self.module));
+        open_capture::operation(|kept| open_capture::keep(kept, &self.module));
     }
 
     /// What a launch of it refers to.
-    pub(crate) fn kept(&self) -> &Kept {
+    pub(crate) fn kept(&self) -> &KeepAlive {
         &self.module
     }
 
@@ -304,6 +304,6 @@ impl Kernel {
 }
 
 /// Whether what is kept is a module.
-pub(crate) fn is_module(kept: &Kept) -> bool {
+pub(crate) fn is_module(kept: &KeepAlive) -> bool {
     kept.is::<ModuleInner>()
 }

@@ -1,9 +1,9 @@
 //! Streams.
 
-use super::context::{Context, Owner};
-use super::disposal::Disposal;
+use super::context::{Context, KeepAlive};
+use super::deferred_drop::Destroy;
 use super::event::Event;
-use super::window;
+use super::open_capture;
 use crate::error::{Error, Result};
 use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureStatus, Call, CallError};
 use std::fmt;
@@ -20,7 +20,7 @@ struct Inner {
     raw: CUstream,
     kind: StreamKind,
     /// `None`: destroyed here.
-    borrowed: Option<Option<Owner>>,
+    borrowed: Option<Option<KeepAlive>>,
 }
 
 // SAFETY: a stream may be used from any thread; the driver synchronises.
@@ -117,7 +117,7 @@ impl Stream {
     ///
     /// # Safety
     /// `raw` is a stream of this driver, and stays one for as long as this value or a clone lives.
-    pub unsafe fn borrow_raw(context: &Context, raw: CUstream, owner: Option<Owner>) -> Result<Stream> {
+    pub unsafe fn borrow_raw(context: &Context, raw: CUstream, owner: Option<KeepAlive>) -> Result<Stream> {
         let kind = inspect(context, raw)?;
         Ok(Stream { inner: Arc::new(Inner { context: context.clone(), raw, kind, borrowed: Some(owner) }) })
     }
@@ -170,7 +170,7 @@ impl Stream {
     /// [`Error::SynchronizeWhileCapturing`] when this thread has a segment open: the call would invalidate the capture. What the driver
     /// returns, which may come from earlier work.
     pub fn synchronize(&self) -> Result<()> {
-        window::refuse_synchronize("stream")?;
+        open_capture::refuse_synchronize("stream")?;
         self.settle()
     }
 
@@ -186,7 +186,7 @@ impl Stream {
     /// # Errors
     /// As for [`synchronize`](Stream::synchronize).
     pub fn is_idle(&self) -> Result<bool> {
-        window::refuse_synchronize("stream")?;
+        open_capture::refuse_synchronize("stream")?;
         // SAFETY: a live stream.
         ready(unsafe { self.context().driver().cuStreamQuery(self.as_raw()) })
     }
@@ -200,10 +200,10 @@ impl Stream {
     /// [`Error::EventFromOutside`] in a segment for one that was recorded before it, and what the driver returns.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "event")?;
-        window::check_wait(self, event)?;
+        open_capture::check_wait(self, event)?;
         // SAFETY: both handles are live.
         unsafe { self.context().driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0)? };
-        window::waited(self, event);
+        open_capture::mark_forked(self, event);
         Ok(())
     }
 
@@ -266,7 +266,7 @@ fn inspect(context: &Context, raw: CUstream) -> Result<StreamKind> {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.borrowed.is_none() {
-            self.context.dispose(Disposal::Stream(self.raw));
+            self.context.destroy(Destroy::Stream(self.raw));
         }
     }
 }

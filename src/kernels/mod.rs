@@ -1,19 +1,23 @@
 //! The library's own kernels as data: their PTX, their parameters, and the geometry of a launch. `csrc/kernels.cu` is the other side.
 //!
-//! - `space`: tensors as an index space of units, with dimensions merged and the widest unit that fits.
-//! - `scrub`: the parameters of the padding scrub. `land`: those of the landing.
+//! - `index_space`: tensors as an index space of units, with dimensions merged and the widest unit that fits.
+//! - `scrub`: the parameters of the padding scrub. `handoff_copy`: those of the landing.
 //!
 //! Pure functions of plain data. Nothing here allocates or knows a driver: a replay builds a landing for every break.
 
-mod land;
+mod handoff_copy;
+#[cfg(feature = "reference-driver")]
+pub(crate) mod host;
+mod index_space;
+mod launch_config;
 mod scrub;
-mod space;
 #[cfg(all(test, feature = "reference-driver"))]
 mod tests;
 
-pub(crate) use land::{LandLaunch, landing};
+pub(crate) use handoff_copy::{LandLaunch, landing};
+pub(crate) use index_space::TensorDesc;
+pub use launch_config::LaunchConfig;
 pub(crate) use scrub::{ScrubBatch, ScrubLaunch};
-pub(crate) use space::TensorDesc;
 
 use std::ffi::CStr;
 
@@ -27,11 +31,11 @@ pub(crate) const PTX: &CStr =
 /// The scrub's name in the module. It takes one [`ScrubParameters`](scrub::ScrubParameters); the grid's y is the tensor.
 pub(crate) const SCRUB: &CStr = c"bcg_scrub";
 
-/// The landing's name in the module. It takes one [`LandParameters`](land::LandParameters).
+/// The landing's name in the module. It takes one [`LandParameters`](handoff_copy::LandParameters).
 pub(crate) const LAND: &CStr = c"bcg_land";
 
 #[cfg(feature = "reference-driver")]
-crate::reference::host_kernels! {
+host::host_kernels! {
     /// The same kernels compiled for the host.
     pub(crate) HOST:
     bcg_scrub,

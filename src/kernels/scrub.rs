@@ -1,6 +1,6 @@
 //! The padding scrub: the padded tails of several tensors become zero in one launch.
 
-use super::space::{RawPlace, RawSpace, TensorDesc, index_space};
+use super::index_space::{RawPlace, RawSpace, TensorDesc, index_space};
 use super::{Geometry, PARAMETER_SPACE, RawValidRows, ValidRows};
 
 /// The most tensors that one launch takes: `BCG_SCRUB_TENSORS`.

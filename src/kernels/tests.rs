@@ -1,7 +1,7 @@
 //! The scrub and the landing, run on the host over memory with guards around it and compared byte for byte with a plain model.
 
+use super::index_space::RANK;
 use super::scrub::SCRUB_TENSORS;
-use super::space::RANK;
 use super::*;
 use crate::reference;
 use proptest::prelude::*;
@@ -353,7 +353,7 @@ fn structures_have_the_sizes_of_their_c_twins() {
     // SAFETY: constants of csrc/host.c.
     let (scrub, land) = unsafe { (SCRUB_SIZE, LAND_SIZE) };
     assert_eq!(scrub, size_of::<super::scrub::ScrubParameters>());
-    assert_eq!(land, size_of::<super::land::LandParameters>());
+    assert_eq!(land, size_of::<super::handoff_copy::LandParameters>());
     let ptx = PTX.to_str().expect("text");
     assert!(ptx.contains(&format!("bcg_scrub_param_0[{scrub}]")) && ptx.contains(&format!("bcg_land_param_0[{land}]")));
 }

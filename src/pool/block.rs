@@ -1,17 +1,17 @@
 //! A block of a capture pool, as the hold behind a tensor.
 
-use super::blocks::BlockId;
-use super::inner::PoolHandle;
+use super::shared::PoolHandle;
+use crate::memory::allocator::BlockId;
 
 /// Returns its block when dropped.
 pub(super) struct PoolBlock {
     pub(super) pool: PoolHandle,
-    pub(super) spot: Spot,
+    pub(super) block: BlockRef,
 }
 
 /// Which block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Spot {
+pub(super) enum BlockRef {
     /// One of the online arithmetic's.
     Block(BlockId),
     /// At this offset of the planned range.
@@ -20,6 +20,6 @@ pub(super) enum Spot {
 
 impl Drop for PoolBlock {
     fn drop(&mut self) {
-        self.pool.give_back(self.spot);
+        self.pool.give_back(self.block);
     }
 }

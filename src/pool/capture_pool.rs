@@ -1,11 +1,11 @@
 //! [`CapturePool`].
 
-use super::inner::{PoolHandle, PoolInner};
 use super::options::{PoolOptions, PoolUsage};
-use super::planned::Divergence;
-use super::trace_plan::PoolPlan;
-use crate::driver::{Context, Stream, window};
+use super::shared::{PoolHandle, PoolShared};
+use crate::driver::{Context, Stream, open_capture};
 use crate::error::{Error, Result};
+use crate::memory::planned_range::Divergence;
+use crate::memory::pool_plan::PoolPlan;
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl CapturePool {
         if !context.driver().is_of_this_process() {
             return Err(Error::ForkedAfterInit);
         }
-        Ok(CapturePool { inner: Arc::new(PoolInner::new(context, &options)?) })
+        Ok(CapturePool { inner: Arc::new(PoolShared::new(context, &options)?) })
     }
 
     /// The context.
@@ -95,10 +95,10 @@ impl CapturePool {
     /// [`Error::OutOfMemory`]; [`Error::PoolInUse`] where a smaller planned range is in use; [`Error::SynchronizeWhileCapturing`], [`Error::PoolBusy`],
     /// [`Error::PoolReleased`], [`Error::PoolLent`].
     pub fn take_plan(&self, plan: &PoolPlan) -> Result<()> {
-        if window::is_open() {
+        if open_capture::is_open() {
             return Err(Error::SynchronizeWhileCapturing { what: "capture pool" });
         }
-        let turn = self.inner.take_turn()?;
+        let turn = self.inner.lock()?;
         self.inner.take_range(plan, &turn)?;
         self.inner.settle()
     }
@@ -110,11 +110,11 @@ impl CapturePool {
     /// [`Error::PoolBusy`] from inside a break, [`Error::SynchronizeWhileCapturing`] while a segment is open, [`Error::PoolReleased`],
     /// [`Error::PoolLent`].
     pub fn trim(&self) -> Result<()> {
-        if window::is_open() {
+        if open_capture::is_open() {
             return Err(Error::SynchronizeWhileCapturing { what: "capture pool" });
         }
-        self.inner.let_go_of_the_left_behind();
-        let turn = self.inner.take_turn()?;
+        self.inner.drain_deferred();
+        let turn = self.inner.lock()?;
         let users = self.inner.users();
         if users > 0 {
             return Err(Error::PoolInUse { users });

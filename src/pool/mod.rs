@@ -4,7 +4,7 @@
 //! - `trace` is a recorded order of requests and releases; `plan` places such requests in one range; `trace_plan` is a plan of traces; `planned` is the
 //!   range in which recordings get their planned places. None of them knows a driver either.
 //! - `capture_pool` is [`CapturePool`]; `options` says how it is made and what it holds; `inner` is what its users share.
-//! - `slabs` is the memory beneath it, from a `CUmemoryPool` or under reserved addresses; `retire` gives it back in order.
+//! - `slabs` is the memory beneath it, from a `CUmemoryPool` or under reserved addresses; `reclaim` gives it back in order.
 //! - `release` gives it back while captures stay, and takes it again; `lend` lends it to eager work.
 //! - `block` is a block that returns to its pool when dropped; `tracer` writes traces.
 //! - `turn` orders the replays and recordings of one pool.
@@ -18,25 +18,17 @@
 //!    ordinary stream-ordered pool beside it.
 
 mod block;
-pub mod blocks;
 mod capture_pool;
-mod inner;
-mod lend;
+mod lease;
 mod options;
-pub mod plan;
-mod planned;
-mod release;
-mod retire;
+mod reclaim;
+mod replay_lock;
+mod shared;
 mod slabs;
-pub mod trace;
-mod trace_plan;
+mod suspend;
 pub(crate) mod tracer;
-mod turn;
 
-pub(crate) use blocks::StreamKey;
 pub use capture_pool::CapturePool;
-pub(crate) use inner::PoolHandle;
-pub use lend::Lent;
+pub use lease::ScratchLease;
 pub use options::{Backing, PoolOptions, PoolUsage, RestoredContent};
-pub use planned::{Divergence, DivergenceKind};
-pub use trace_plan::{PoolPlan, TracePlan};
+pub(crate) use shared::PoolHandle;

@@ -34,7 +34,7 @@ pub struct PoolOptions {
     /// The priority of the capture stream, which the nodes of its graphs can keep.
     pub priority: Option<i32>,
     /// How far the pool may grow rather than cut up a large free block, as a part of the most bytes ever live: one `slack_divisor`-th
-    /// ([`BlockOptions::slack_divisor`](super::blocks::BlockOptions)). Zero, the default: never. With 5 a capture whose outputs are not kept takes
+    /// ([`BlockOptions::slack_divisor`](crate::memory::allocator::BlockOptions)). Zero, the default: never. With 5 a capture whose outputs are not kept takes
     /// less; one that is recorded beside kept outputs of others may have to grow.
     pub slack_divisor: usize,
     /// What is beneath it.

@@ -1,10 +1,10 @@
 //! The memory beneath a pool, in slabs.
 
-use super::blocks::{SLAB_BYTES, SlabId};
 use super::options::{Backing, PoolOptions};
 use crate::driver::address_range::Mapping;
 use crate::driver::{AddressRange, Context, DeviceBuffer, Event, MemoryPool, MemoryPoolOptions, Stream};
 use crate::error::Result;
+use crate::memory::allocator::{SLAB_BYTES, SlabId};
 
 /// Where slabs come from.
 pub(super) enum SlabSource {
@@ -64,7 +64,7 @@ impl SlabSource {
         }
     }
 
-    /// What is to be waited for until the slabs that were taken are the device's to use, once.
+    /// What is to be mark_forked for until the slabs that were taken are the device's to use, once.
     pub(super) fn unsettled(&mut self) -> Option<Stream> {
         match self {
             SlabSource::Ordered { stream, unsettled, .. } => std::mem::take(unsettled).then(|| stream.clone()),
@@ -83,23 +83,23 @@ impl SlabSource {
 
     /// Takes slabs out, after [`return_after`](SlabSource::return_after). Their memory goes back when the results drop, which is not to happen under the
     /// pool's lock, and once the stream, if there is one, is synchronised.
-    pub(super) fn retire(&mut self, slabs: Vec<Slab>) -> (Vec<Retired>, Option<Stream>) {
-        let retire = |slab: Slab| match (&mut *self, slab.memory) {
-            (_, Some(memory)) => Some(Retired::Buffer(memory)),
-            (SlabSource::Reserved(range), None) => range.forget(slab.address).map(Retired::Chunk),
+    pub(super) fn reclaim(&mut self, slabs: Vec<Slab>) -> (Vec<Reclaimed>, Option<Stream>) {
+        let reclaim = |slab: Slab| match (&mut *self, slab.memory) {
+            (_, Some(memory)) => Some(Reclaimed::Buffer(memory)),
+            (SlabSource::Reserved(range), None) => range.forget(slab.address).map(Reclaimed::Chunk),
             (SlabSource::Ordered { .. }, None) => None,
         };
-        let retired = slabs.into_iter().filter_map(retire).collect();
+        let replaced = slabs.into_iter().filter_map(reclaim).collect();
         match self {
             // With a release threshold of zero a synchronisation returns the memory to the device.
-            SlabSource::Ordered { stream, .. } => (retired, Some(stream.clone())),
-            SlabSource::Reserved(_) => (retired, None),
+            SlabSource::Ordered { stream, .. } => (replaced, Some(stream.clone())),
+            SlabSource::Reserved(_) => (replaced, None),
         }
     }
 }
 
 /// A slab's memory, given back when this drops.
-pub(super) enum Retired {
+pub(super) enum Reclaimed {
     Buffer(#[allow(dead_code)] DeviceBuffer),
     Chunk(#[allow(dead_code)] Mapping),
 }

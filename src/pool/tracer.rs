@@ -1,10 +1,10 @@
 //! Tracing a forward: its tensors are ordinary stream-ordered memory, and the order in which they come and go is written down.
 
-use super::inner::PoolInner;
-use super::trace::{Role, Trace};
+use super::shared::PoolShared;
 use crate::driver::Stream;
 use crate::error::Result;
-use crate::tensor::storage::{Hold, Storage, TracedHold};
+use crate::memory::trace::{Role, Trace};
+use crate::tensor::storage::{Hold, Storage, TraceObserver};
 use crate::tensor::{DType, Layout, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,20 +15,20 @@ pub(crate) struct Tracer {
     trace: Mutex<Option<Trace>>,
 }
 
-/// Notes the release when dropped.
-struct Ticket {
+/// LaunchRecorder the release when dropped.
+struct TraceHold {
     tracer: Arc<Tracer>,
     request: usize,
 }
 
-impl Drop for Ticket {
+impl Drop for TraceHold {
     fn drop(&mut self) {
         // A block is released once.
         self.tracer.with(|trace| trace.release(self.request).is_ok());
     }
 }
 
-impl TracedHold for Ticket {
+impl TraceObserver for TraceHold {
     fn set_name(&self, name: &str) {
         self.tracer.with(|trace| trace.set_name(self.request, name));
     }
@@ -55,7 +55,7 @@ impl Tracer {
     }
 }
 
-impl PoolInner {
+impl PoolShared {
     /// An undefined row-major tensor whose coming and going is traced, as one of the recording of this number.
     pub(crate) fn traced(
         &self,
@@ -70,9 +70,9 @@ impl PoolInner {
         let bytes = layout.elements() * dtype.size();
         let buffer = self.temporaries().allocate(bytes, stream)?;
         let request = tracer.with(|trace| trace.allocate_for(bytes, role)).unwrap_or(usize::MAX);
-        let ticket = Box::new(Ticket { tracer: tracer.clone(), request });
+        let hold = Box::new(TraceHold { tracer: tracer.clone(), request });
         let (address, context) = (buffer.address(), Some(self.context().clone()));
-        let storage = Storage { address, bytes, context, recording, hold: Hold::Traced(buffer, ticket) };
+        let storage = Storage { address, bytes, context, recording, hold: Hold::Traced(buffer, hold) };
         Ok(Tensor::of_storage(storage, dtype, layout))
     }
 }

@@ -4,7 +4,7 @@
 /// What a batch costs in a bucket.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
-pub enum Costs {
+pub enum CostModel {
     /// The bucket's rows.
     #[default]
     Rows,
@@ -12,11 +12,11 @@ pub enum Costs {
     Table(Vec<f64>),
 }
 
-impl Costs {
+impl CostModel {
     fn of(&self, bucket: usize) -> f64 {
         match self {
-            Costs::Rows => bucket as f64,
-            Costs::Table(table) => match (table.get(bucket), table.last()) {
+            CostModel::Rows => bucket as f64,
+            CostModel::Table(table) => match (table.get(bucket), table.last()) {
                 (Some(&cost), _) => cost,
                 (None, Some(&last)) => last * bucket as f64 / (table.len() - 1).max(1) as f64,
                 (None, None) => bucket as f64,
@@ -38,7 +38,7 @@ struct Line {
 /// A bucket that no batch ends at could be lowered to the largest batch below it, so only sizes that occur are candidates, and `max`. With `w[j]`
 /// batches up to candidate `j` of cost `c[j]`, the best ladder of k buckets that ends at j costs `min over i < j of best[k-1][i] + (w[j] - w[i]) c[j]`:
 /// the lowest at `c[j]` of the lines `best[k-1][i] - w[i] x`, whose slopes fall with i, so their lower hull is kept and searched.
-pub(super) fn fit(histogram: &[u64], most: usize, max: usize, costs: &Costs) -> Vec<usize> {
+pub(super) fn fit(histogram: &[u64], most: usize, max: usize, costs: &CostModel) -> Vec<usize> {
     if max == 0 || most == 0 {
         return Vec::new();
     }
@@ -123,17 +123,17 @@ fn lowest(hull: &[Line], x: f64) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::{Costs, fit};
+    use super::{CostModel, fit};
     use proptest::prelude::*;
 
-    fn total(histogram: &[u64], buckets: &[usize], costs: &Costs) -> f64 {
+    fn total(histogram: &[u64], buckets: &[usize], costs: &CostModel) -> f64 {
         let max = buckets.last().copied().unwrap_or(0);
         let batches = histogram.iter().enumerate().skip(1).take(max);
         let cost = |rows: usize| buckets.iter().find(|bucket| **bucket >= rows).map_or(0.0, |bucket| costs.of(*bucket));
         batches.map(|(rows, &count)| count as f64 * cost(rows)).sum()
     }
 
-    fn brute_force(histogram: &[u64], most: usize, max: usize, costs: &Costs) -> f64 {
+    fn brute_force(histogram: &[u64], most: usize, max: usize, costs: &CostModel) -> f64 {
         let mut least = f64::INFINITY;
         for set in 0..1_u32 << (max - 1) {
             if (set.count_ones() as usize) < most {
@@ -157,7 +157,7 @@ mod tests {
             let mut table: Vec<f64> = table.into_iter().map(f64::from).collect();
             // A larger bucket never costs less.
             table.sort_by(f64::total_cmp);
-            let costs = if measured { Costs::Table(table) } else { Costs::Rows };
+            let costs = if measured { CostModel::Table(table) } else { CostModel::Rows };
             let buckets = fit(&histogram, most, max, &costs);
             prop_assert!(!buckets.is_empty() && buckets.len() <= most);
             prop_assert_eq!(buckets.last(), Some(&max));
@@ -178,17 +178,18 @@ mod tests {
             [|_| 1.0, |x| bell(x.ln(), 5.3, 1.0) / x * 100.0, |x| bell(x, 128.0, 40.0) + bell(x, 1500.0, 150.0)];
         for weight in weights {
             let histogram: Vec<u64> = (0..=2048).map(|x| (1e6 * weight(f64::from(x).max(1.0))) as u64).collect();
-            let fitted = fit(&histogram, rule.buckets().len(), 2048, &Costs::Rows);
-            let [fitted, ruled] = [&fitted[..], rule.buckets()].map(|buckets| total(&histogram, buckets, &Costs::Rows));
+            let fitted = fit(&histogram, rule.buckets().len(), 2048, &CostModel::Rows);
+            let [fitted, ruled] =
+                [&fitted[..], rule.buckets()].map(|buckets| total(&histogram, buckets, &CostModel::Rows));
             assert!(fitted < ruled, "{fitted} and {ruled}");
         }
     }
 
     #[test]
     fn nothing_to_fit() {
-        assert!(fit(&[0, 1], 0, 8, &Costs::Rows).is_empty());
-        assert!(fit(&[0, 1], 4, 0, &Costs::Rows).is_empty());
-        assert_eq!(fit(&[], 4, 8, &Costs::Rows), [8]);
-        assert_eq!(fit(&[9, 0, 0], 4, 8, &Costs::Rows), [8]);
+        assert!(fit(&[0, 1], 0, 8, &CostModel::Rows).is_empty());
+        assert!(fit(&[0, 1], 4, 0, &CostModel::Rows).is_empty());
+        assert_eq!(fit(&[], 4, 8, &CostModel::Rows), [8]);
+        assert_eq!(fit(&[9, 0, 0], 4, 8, &CostModel::Rows), [8]);
     }
 }

@@ -2,8 +2,8 @@
 //! a wait.
 
 use super::error::PrefillError;
-use super::model::Feed;
-use super::spec::{InputSpec, Leading, Pattern};
+use super::model::InputData;
+use super::spec::{InputSpec, LeadingDim, Pattern};
 use crate::driver::{
     Context, Event, PinnedBuffer, Stream, copy_device_to_device, copy_host_to_device, copy_pinned_to_device,
 };
@@ -55,16 +55,16 @@ impl Declared {
     }
 
     /// Whether a batch gives what was declared. Nothing is allocated but for the error.
-    pub(super) fn check(&self, context: &Context, feeds: &[Feed<'_>], rows: usize) -> Result<()> {
+    pub(super) fn check(&self, context: &Context, feeds: &[InputData<'_>], rows: usize) -> Result<()> {
         if feeds.len() != self.specs.len() {
             return Err(PrefillError::InputCount { expected: self.specs.len(), got: feeds.len() }.into());
         }
         for (spec, feed) in self.specs.iter().zip(feeds) {
             let fits = match feed {
-                Feed::Host(feed) => feed.dtype == spec.dtype && feed.bytes.len() == real_bytes(spec, rows),
-                Feed::Device(tensor) => {
+                InputData::Host(feed) => feed.dtype == spec.dtype && feed.bytes.len() == real_bytes(spec, rows),
+                InputData::Device(tensor) => {
                     tensor.expect_on(context, "input")?;
-                    let lead = spec.leading == Leading::Rows;
+                    let lead = spec.leading == LeadingDim::Rows;
                     let (leading, rest) = tensor.shape().split_at(usize::from(lead).min(tensor.shape().len()));
                     tensor.dtype() == spec.dtype
                         && tensor.layout().is_contiguous()
@@ -74,8 +74,8 @@ impl Declared {
             };
             if !fits {
                 let got = match feed {
-                    Feed::Host(feed) => format!("{} bytes of {}", feed.bytes.len(), feed.dtype),
-                    Feed::Device(tensor) => format!("{} {}", tensor.dtype(), tensor.layout()),
+                    InputData::Host(feed) => format!("{} bytes of {}", feed.bytes.len(), feed.dtype),
+                    InputData::Device(tensor) => format!("{} {}", tensor.dtype(), tensor.layout()),
                 };
                 let expected = format!("{} {:?}, row-major", spec.dtype, spec.shape_of(rows));
                 return Err(PrefillError::Input { input: spec.name, rows, expected, got }.into());
@@ -89,14 +89,14 @@ impl Declared {
         &self,
         pool: &PoolHandle,
         stream: &Stream,
-        feeds: &[Feed<'_>],
+        feeds: &[InputData<'_>],
         rows: usize,
     ) -> Result<Vec<Tensor>> {
         let mut tensors = Vec::with_capacity(self.specs.len());
         for (spec, feed) in self.specs.iter().zip(feeds) {
             tensors.push(match feed {
-                Feed::Device(tensor) => (*tensor).clone(),
-                Feed::Host(feed) => {
+                InputData::Device(tensor) => (*tensor).clone(),
+                InputData::Host(feed) => {
                     let tensor = pool.temporary(stream, spec.dtype, &spec.shape_of(rows))?;
                     // SAFETY: the tensor was made for as many bytes as the checked feed has.
                     unsafe { copy_host_to_device(tensor.address(), feed.bytes, stream)? };
@@ -152,19 +152,19 @@ impl Inputs {
     /// What a forward of this many rows reads.
     pub(super) fn for_rows(&self, declared: &Declared, rows: usize) -> Vec<Tensor> {
         let cut = |(spec, tensor): (&InputSpec, &Tensor)| match spec.leading {
-            Leading::Rows => tensor.leading_rows(rows),
-            Leading::Fixed => tensor.clone(),
+            LeadingDim::Rows => tensor.leading_rows(rows),
+            LeadingDim::Fixed => tensor.clone(),
         };
         declared.specs.iter().zip(&self.tensors).map(cut).collect()
     }
 
-    /// Writes a batch's real rows, and its tail up to the bucket as declared, in the stream's order and after whatever still reads the buffers. The
+    /// Writes a batch's valid rows, and its tail up to the bucket as declared, in the stream's order and after whatever still reads the buffers. The
     /// feeds are checked, or absent: then all rows are tail, and fixed inputs are left as they are.
     pub(super) fn fill(
         &mut self,
         declared: &Declared,
         stream: &Stream,
-        feeds: Option<&[Feed<'_>]>,
+        feeds: Option<&[InputData<'_>]>,
         rows: usize,
         bucket: usize,
     ) -> Result<()> {
@@ -189,7 +189,7 @@ impl Inputs {
         for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
             let (real, padded) = extent(spec, feeds.is_some(), rows, bucket);
             let place = &mut memory[self.starts[at]..][..padded];
-            if let Some(Feed::Host(feed)) = feeds.map(|feeds| &feeds[at]) {
+            if let Some(InputData::Host(feed)) = feeds.map(|feeds| &feeds[at]) {
                 place[..real].copy_from_slice(feed.bytes);
             }
             if let Some(tail) = tail {
@@ -216,7 +216,7 @@ impl Inputs {
         &self,
         declared: &Declared,
         stream: &Stream,
-        feeds: Option<&[Feed<'_>]>,
+        feeds: Option<&[InputData<'_>]>,
         rows: usize,
         bucket: usize,
         staging: &Arc<PinnedBuffer>,
@@ -226,7 +226,7 @@ impl Inputs {
             let (real, padded) = extent(spec, feeds.is_some(), rows, bucket);
             let end = if tail.is_some() { padded } else { real };
             let begin = match feeds.map(|feeds| &feeds[at]) {
-                Some(Feed::Device(tensor)) => {
+                Some(InputData::Device(tensor)) => {
                     if tensor.address() != to {
                         // SAFETY: the feed was checked to have these bytes, the buffer has room for the bucket.
                         unsafe { copy_device_to_device(to, tensor.address(), real, stream)? };
@@ -257,16 +257,16 @@ impl Drop for Inputs {
 /// Bytes of an input in a batch of this many rows.
 fn real_bytes(spec: &InputSpec, rows: usize) -> usize {
     match spec.leading {
-        Leading::Rows => rows * spec.unit_bytes(),
-        Leading::Fixed => spec.unit_bytes(),
+        LeadingDim::Rows => rows * spec.unit_bytes(),
+        LeadingDim::Fixed => spec.unit_bytes(),
     }
 }
 
-/// Bytes of the real rows and of the bucket's. Without feeds there are no real rows, and fixed inputs are left as they are.
+/// Bytes of the valid rows and of the bucket's. Without feeds there are no valid rows, and fixed inputs are left as they are.
 fn extent(spec: &InputSpec, fed: bool, rows: usize, bucket: usize) -> (usize, usize) {
     match (fed, spec.leading) {
         (true, _) => (real_bytes(spec, rows), real_bytes(spec, bucket)),
-        (false, Leading::Fixed) => (0, 0),
-        (false, Leading::Rows) => (0, real_bytes(spec, bucket)),
+        (false, LeadingDim::Fixed) => (0, 0),
+        (false, LeadingDim::Rows) => (0, real_bytes(spec, bucket)),
     }
 }

@@ -1,7 +1,7 @@
 //! The sorted list of buckets.
 #![deny(unsafe_code)]
 
-use super::fit::{Costs, fit};
+use super::fit::{CostModel, fit};
 
 /// How a ladder is made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -52,9 +52,9 @@ pub struct LadderReport {
     pub buckets: usize,
     /// Their rows in sum: what captures cost that is proportional to rows.
     pub rows: usize,
-    /// The mean of padded rows over real rows.
+    /// The mean of padded rows over valid rows.
     pub mean_padding: f64,
-    /// The largest number of padded rows over real rows among batches of at least the smallest bucket.
+    /// The largest number of padded rows over valid rows among batches of at least the smallest bucket.
     pub worst_padding: f64,
 }
 
@@ -84,7 +84,7 @@ impl Ladder {
 
     /// The ladder of at most `most` buckets that ends at `max` and costs least for a measured distribution: `histogram[n]` batches had `n` rows.
     /// Batches of more than `max` rows don't count, as they run eagerly.
-    pub fn fit(histogram: &[u64], most: usize, max: usize, costs: &Costs) -> Ladder {
+    pub fn fit(histogram: &[u64], most: usize, max: usize, costs: &CostModel) -> Ladder {
         Ladder { buckets: fit(histogram, most, max, costs) }
     }
 

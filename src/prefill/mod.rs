@@ -11,31 +11,31 @@
 //! - `ranks`: agreement between several runners.
 //! - `options`, `error`.
 
-mod capturing;
+mod capture_set;
+mod capturer;
 mod error;
 mod fit;
 mod inputs;
 mod ladder;
 mod model;
 mod options;
+mod outputs;
 mod planning;
 mod ranks;
 mod reason;
-mod results;
 mod runner;
 mod spec;
 mod stats;
-mod store;
 
 pub use error::PrefillError;
-pub use fit::Costs;
+pub use fit::CostModel;
 pub use ladder::{Ladder, LadderOptions, LadderReport};
-pub use model::{Batch, Feed, HostFeed, Mode, PrefillModel};
+pub use model::{Batch, HostData, InputData, Mode, PrefillModel};
 pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, RunnerOptions};
+pub use outputs::BatchOutputs;
 pub use planning::{BucketPlan, MemoryPlan, Planning};
 pub use ranks::{OneRank, Ranks, RanksError, ThreadRank};
 pub use reason::{Decision, EagerReason, ReasonKind};
-pub use results::Results;
 pub use runner::PrefillRunner;
-pub use spec::{InputSpec, Leading, OutputSpec, Scalar, TailRule};
+pub use spec::{InputSpec, LeadingDim, OutputSpec, Scalar, TailRule};
 pub use stats::RunnerStats;

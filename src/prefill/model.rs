@@ -37,7 +37,7 @@ pub trait PrefillModel: Sync {
     fn mode(&self, context: &Self::Context) -> Mode<Self::Key>;
 
     /// The model's own reason for running a batch eagerly, if it has one.
-    fn veto(&self, context: &Self::Context, rows: usize) -> Option<Cow<'static, str>> {
+    fn reject(&self, context: &Self::Context, rows: usize) -> Option<Cow<'static, str>> {
         let _ = (context, rows);
         None
     }
@@ -62,12 +62,12 @@ pub enum Mode<K> {
 /// A batch.
 #[derive(Debug)]
 pub struct Batch<'b, C> {
-    /// Real rows. With several ranks, this rank's.
+    /// Valid rows. With several ranks, this rank's.
     pub rows: usize,
     /// What breaks read.
     pub context: &'b C,
-    /// The inputs' real rows, in the order in which the model declares them.
-    pub inputs: &'b [Feed<'b>],
+    /// The inputs' valid rows, in the order in which the model declares them.
+    pub inputs: &'b [InputData<'b>],
 }
 
 impl<C> Clone for Batch<'_, C> {
@@ -78,43 +78,43 @@ impl<C> Clone for Batch<'_, C> {
 
 impl<C> Copy for Batch<'_, C> {}
 
-/// The real rows of one input.
+/// The valid rows of one input.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Feed<'b> {
+pub enum InputData<'b> {
     /// In host memory, row-major. It may be reused as soon as the call that takes it returns.
-    Host(HostFeed<'b>),
+    Host(HostData<'b>),
     /// In device memory, row-major: read in the stream's order. The static input's own leading rows are taken as they are.
     Device(&'b Tensor),
 }
 
 /// Elements in host memory.
 #[derive(Clone, Copy)]
-pub struct HostFeed<'b> {
+pub struct HostData<'b> {
     pub(super) dtype: DType,
     pub(super) bytes: &'b [u8],
 }
 
-impl fmt::Debug for HostFeed<'_> {
+impl fmt::Debug for HostData<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostFeed({} bytes of {})", self.bytes.len(), self.dtype)
+        write!(f, "HostData({} bytes of {})", self.bytes.len(), self.dtype)
     }
 }
 
-impl<'b> Feed<'b> {
+impl<'b> InputData<'b> {
     /// Elements in host memory.
-    pub fn host<T: Element>(values: &'b [T]) -> Feed<'b> {
-        Feed::Host(HostFeed { dtype: T::DTYPE, bytes: bytes_of(values) })
+    pub fn host<T: Element>(values: &'b [T]) -> InputData<'b> {
+        InputData::Host(HostData { dtype: T::DTYPE, bytes: bytes_of(values) })
     }
 
     /// Elements of a type that has no Rust counterpart here, such as [`DType::BF16`], as bytes in host memory.
-    pub fn host_bytes(dtype: DType, bytes: &'b [u8]) -> Feed<'b> {
-        Feed::Host(HostFeed { dtype, bytes })
+    pub fn host_bytes(dtype: DType, bytes: &'b [u8]) -> InputData<'b> {
+        InputData::Host(HostData { dtype, bytes })
     }
 }
 
-impl<'b> From<&'b Tensor> for Feed<'b> {
-    fn from(tensor: &'b Tensor) -> Feed<'b> {
-        Feed::Device(tensor)
+impl<'b> From<&'b Tensor> for InputData<'b> {
+    fn from(tensor: &'b Tensor) -> InputData<'b> {
+        InputData::Device(tensor)
     }
 }

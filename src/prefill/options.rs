@@ -47,7 +47,7 @@ pub struct RunnerOptions {
     /// The most device memory of the captures, in bytes: the pool's and the execs'. The pool can't grow beyond it, and the captures least recently
     /// used make room for others' execs.
     pub max_bytes: Option<usize>,
-    /// The most padded rows over real rows of a batch that is replayed. Off by default.
+    /// The most padded rows over valid rows of a batch that is replayed. Off by default.
     pub padding_limit: Option<f64>,
     /// What becomes of the other buckets when a capture fails.
     pub on_failure: OnFailure,
@@ -110,7 +110,7 @@ impl RunnerOptions {
         self
     }
 
-    /// With at most this much padding, as a part of the real rows.
+    /// With at most this much padding, as a part of the valid rows.
     #[must_use]
     pub fn padding_limit(mut self, ratio: f64) -> Self {
         self.padding_limit = Some(ratio);

@@ -8,10 +8,10 @@ use super::spec::check_outputs;
 use crate::capture::{active_forward, trace};
 use crate::driver::Stream;
 use crate::error::{Error, Result};
-use crate::pool::blocks::SLAB_BYTES;
-use crate::pool::plan::PlanOptions;
-use crate::pool::trace::Role;
-use crate::pool::{PoolPlan, TracePlan};
+use crate::memory::allocator::SLAB_BYTES;
+use crate::memory::planner::PlanOptions;
+use crate::memory::trace::Role;
+use crate::memory::{PoolPlan, TracePlan};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -46,7 +46,7 @@ pub struct MemoryPlan {
     /// Temporaries of breaks, in stream-ordered memory beside the pool: the most that was live at once in any bucket's trace.
     pub scratch: usize,
     /// The execs of all buckets. An estimate: what the largest bucket's took, times the number of buckets that don't share it. Drivers take memory for
-    /// execs in pieces of some MiB, so that it may be 0 where a piece had room left. Execs that replays of recorded breaks make for other shapes or
+    /// execs in pieces of some MiB, so that it may be 0 where a piece had room left. Execs that replays of patched breaks make for other shapes or
     /// configurations than at capture come on top.
     pub execs_estimate: usize,
     /// Each bucket, ascending.

@@ -30,7 +30,7 @@ pub enum EagerReason {
         /// The largest bucket.
         largest: usize,
     },
-    /// Padded rows over real rows exceed the limit.
+    /// Padded rows over valid rows exceed the limit.
     Padding {
         /// The batch's rows.
         rows: usize,
@@ -54,7 +54,7 @@ pub enum EagerReason {
     /// Another rank can't replay this batch, or the ranks can't reach each other.
     RanksDisagree,
     /// The model's own reason.
-    Veto(Cow<'static, str>),
+    Rejected(Cow<'static, str>),
 }
 
 /// [`EagerReason`] without its figures: what is counted.
@@ -70,7 +70,7 @@ pub enum ReasonKind {
     NotCaptured,
     CaptureFailed,
     RanksDisagree,
-    Veto,
+    Rejected,
 }
 
 impl ReasonKind {
@@ -85,7 +85,7 @@ impl ReasonKind {
         ReasonKind::NotCaptured,
         ReasonKind::CaptureFailed,
         ReasonKind::RanksDisagree,
-        ReasonKind::Veto,
+        ReasonKind::Rejected,
     ];
 
     /// A short name for reports, such as `above_largest`.
@@ -100,7 +100,7 @@ impl ReasonKind {
             ReasonKind::NotCaptured => "not_captured",
             ReasonKind::CaptureFailed => "capture_failed",
             ReasonKind::RanksDisagree => "ranks_disagree",
-            ReasonKind::Veto => "veto",
+            ReasonKind::Rejected => "rejected",
         }
     }
 }
@@ -124,7 +124,7 @@ impl EagerReason {
             EagerReason::NotCaptured { .. } => ReasonKind::NotCaptured,
             EagerReason::CaptureFailed { .. } => ReasonKind::CaptureFailed,
             EagerReason::RanksDisagree => ReasonKind::RanksDisagree,
-            EagerReason::Veto(_) => ReasonKind::Veto,
+            EagerReason::Rejected(_) => ReasonKind::Rejected,
         }
     }
 }
@@ -145,7 +145,7 @@ impl fmt::Display for EagerReason {
             EagerReason::NotCaptured { bucket } => write!(f, "bucket {bucket} is not captured"),
             EagerReason::CaptureFailed { bucket } => write!(f, "the capture of bucket {bucket} failed"),
             EagerReason::RanksDisagree => f.write_str("another rank can't replay, or the ranks can't reach each other"),
-            EagerReason::Veto(text) => write!(f, "the model's veto: {text}"),
+            EagerReason::Rejected(text) => write!(f, "the model rejects it: {text}"),
         }
     }
 }

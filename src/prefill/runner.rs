@@ -1,15 +1,15 @@
 //! [`PrefillRunner`], and its dispatch.
 
+use super::capture_set::CaptureSet;
 use super::error::PrefillError;
 use super::inputs::{Declared, Inputs};
 use super::model::{Batch, Mode, PrefillModel};
 use super::options::{CaptureWhen, RunnerOptions, off_by_environment};
+use super::outputs::BatchOutputs;
 use super::planning::Plans;
 use super::reason::{Decision, EagerReason};
-use super::results::Results;
 use super::spec::{OutputSpec, check_outputs};
 use super::stats::{Counters, RunnerStats};
-use super::store::Store;
 use crate::capture::{CaptureReport, ReplayOptions, active_forward, eager};
 use crate::driver::{Context, Stream};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ use std::fmt;
 /// them in the same order. All choose the same bucket, that of the rank with most rows; a capture succeeds on all ranks or on none.
 pub struct PrefillRunner<'m, M: PrefillModel> {
     // Captures go before the buffers that they read, and those before the pool.
-    pub(super) store: Store<'m>,
+    pub(super) store: CaptureSet<'m>,
     pub(super) inputs: Option<Inputs>,
     pub(super) plans: Plans,
     pub(super) pool: CapturePool,
@@ -91,7 +91,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let off = off_by_environment() || options.ladder.buckets().is_empty();
         let buckets = options.ladder.buckets().len();
         let runner = PrefillRunner {
-            store: Store::new(buckets),
+            store: CaptureSet::new(buckets),
             inputs: None,
             plans: Plans::new(buckets),
             pool,
@@ -220,7 +220,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// Before anything is copied: [`PrefillError::InputCount`] and [`PrefillError::Input`] for a batch that is not as the model declares,
     /// [`Error::ContextMismatch`]. [`PrefillError::Output`] when the forward returns something else than declared; what the forward and
     /// [`replay_with`](crate::BreakableCapture::replay_with) return.
-    pub fn run(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<Results<'_>> {
+    pub fn run(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<BatchOutputs<'_>> {
         // The other ranks are told before this one returns.
         let sound = self.check(stream, batch);
         let mut decision = self.agree(batch, sound.is_ok());
@@ -249,7 +249,12 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     ///
     /// # Errors
     /// [`PrefillError::NotCaptured`] and [`PrefillError::Bucket`], and as for [`run`](PrefillRunner::run).
-    pub fn replay(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, bucket: usize) -> Result<Results<'_>> {
+    pub fn replay(
+        &mut self,
+        stream: &Stream,
+        batch: &Batch<'_, M::Context>,
+        bucket: usize,
+    ) -> Result<BatchOutputs<'_>> {
         self.check(stream, batch)?;
         if batch.rows > bucket {
             return Err(PrefillError::Bucket { rows: batch.rows, bucket }.into());
@@ -261,7 +266,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     ///
     /// # Errors
     /// As for [`run`](PrefillRunner::run).
-    pub fn run_eager(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<Results<'_>> {
+    pub fn run_eager(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<BatchOutputs<'_>> {
         self.check(stream, batch)?;
         self.run_eager_checked(stream, batch)
     }
@@ -276,7 +281,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         stream: &Stream,
         batch: &Batch<'_, M::Context>,
         bucket: usize,
-    ) -> Result<Results<'_>> {
+    ) -> Result<BatchOutputs<'_>> {
         self.check(stream, batch)?;
         self.make_inputs(stream, bucket)?;
         let capacity = self.inputs.as_ref().map_or(0, Inputs::capacity);
@@ -328,8 +333,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             Mode::Eligible(key) if key != self.key => return Decision::Eager(EagerReason::KeyMismatch),
             Mode::Eligible(_) => {}
         }
-        if let Some(text) = self.model.veto(batch.context, batch.rows) {
-            return Decision::Eager(EagerReason::Veto(text));
+        if let Some(text) = self.model.reject(batch.context, batch.rows) {
+            return Decision::Eager(EagerReason::Rejected(text));
         }
         let padding = (bucket - rows) as f64 / rows as f64;
         if self.options.padding_limit.is_some_and(|limit| padding > limit) {
@@ -348,7 +353,12 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         self.declared.check(&self.context, batch.inputs, batch.rows)
     }
 
-    fn replay_checked(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, bucket: usize) -> Result<Results<'_>> {
+    fn replay_checked(
+        &mut self,
+        stream: &Stream,
+        batch: &Batch<'_, M::Context>,
+        bucket: usize,
+    ) -> Result<BatchOutputs<'_>> {
         let not_captured = || Error::from(PrefillError::NotCaptured { bucket });
         let index = self.index_of(bucket).ok_or_else(not_captured)?;
         let captured = self.store.use_now(index).ok_or_else(not_captured)?;
@@ -359,7 +369,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let number = active_forward(batch.context, || Ok::<_, Error>(capture.replay_with(stream, options)?.number()))?;
         self.counters.replayed(index, bucket, batch.rows);
         let outputs = self.store.get(index).map_or(&[][..], |captured| &captured.outputs);
-        Ok(Results {
+        Ok(BatchOutputs {
             specs: &self.outputs,
             outputs: Cow::Borrowed(outputs),
             rows: batch.rows,
@@ -369,12 +379,12 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         })
     }
 
-    fn run_eager_checked(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<Results<'_>> {
+    fn run_eager_checked(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<BatchOutputs<'_>> {
         self.eagerly(stream, batch, batch.rows)
     }
 
     /// Eagerly with the inputs padded to `padded` rows, for which more than the batch's there is room.
-    fn eagerly(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, padded: usize) -> Result<Results<'_>> {
+    fn eagerly(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, padded: usize) -> Result<BatchOutputs<'_>> {
         let (model, rows) = (self.model, batch.rows);
         self.make_inputs(stream, padded)?;
         let inputs = match &mut self.inputs {
@@ -387,7 +397,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let outputs =
             active_forward(batch.context, || eager(&self.pool, stream, |scope| model.forward(scope, &inputs)))?;
         check_outputs(&self.outputs, &outputs, padded)?;
-        Ok(Results {
+        Ok(BatchOutputs {
             specs: &self.outputs,
             outputs: Cow::Owned(outputs),
             rows,
@@ -406,8 +416,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         Ok(())
     }
 
-    fn nothing(&self) -> Results<'_> {
-        Results {
+    fn nothing(&self) -> BatchOutputs<'_> {
+        BatchOutputs {
             specs: &self.outputs,
             outputs: Cow::Borrowed(&[]),
             rows: 0,

@@ -5,7 +5,7 @@ use crate::tensor::{DType, Element, Tensor};
 
 /// Whether a tensor's leading dimension is the batch's rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leading {
+pub enum LeadingDim {
     /// `[rows, ..]`: as long as the bucket, or as the batch where it runs eagerly.
     Rows,
     /// The same shape for every batch.
@@ -52,7 +52,7 @@ pub struct InputSpec {
     /// The shape, without the rows where they lead.
     pub shape: Vec<usize>,
     /// Whether rows lead.
-    pub leading: Leading,
+    pub leading: LeadingDim,
     /// What the padded tail holds. Needed where rows lead.
     pub tail: Option<TailRule>,
 }
@@ -60,12 +60,12 @@ pub struct InputSpec {
 impl InputSpec {
     /// `[rows, row_shape..]`, which must be given a tail rule.
     pub fn rows(name: &'static str, dtype: DType, row_shape: &[usize]) -> InputSpec {
-        InputSpec { name, dtype, shape: row_shape.to_vec(), leading: Leading::Rows, tail: None }
+        InputSpec { name, dtype, shape: row_shape.to_vec(), leading: LeadingDim::Rows, tail: None }
     }
 
     /// Of this shape for every batch.
     pub fn fixed(name: &'static str, dtype: DType, shape: &[usize]) -> InputSpec {
-        InputSpec { name, dtype, shape: shape.to_vec(), leading: Leading::Fixed, tail: None }
+        InputSpec { name, dtype, shape: shape.to_vec(), leading: LeadingDim::Fixed, tail: None }
     }
 
     /// With this rule for the padded tail.
@@ -89,10 +89,10 @@ impl InputSpec {
     pub(super) fn tail_element(&self) -> Result<Option<Pattern>, PrefillError> {
         let unfit = |reason| PrefillError::UnfitTail { input: self.name, dtype: self.dtype, reason };
         let rule = match (self.leading, self.tail) {
-            (Leading::Fixed, None) => return Ok(None),
-            (Leading::Fixed, Some(_)) => return Err(unfit("an input without rows has no padded tail")),
-            (Leading::Rows, None) => return Err(PrefillError::NoTailRule { input: self.name }),
-            (Leading::Rows, Some(rule)) => rule,
+            (LeadingDim::Fixed, None) => return Ok(None),
+            (LeadingDim::Fixed, Some(_)) => return Err(unfit("an input without rows has no padded tail")),
+            (LeadingDim::Rows, None) => return Err(PrefillError::NoTailRule { input: self.name }),
+            (LeadingDim::Rows, Some(rule)) => rule,
         };
         let size = self.dtype.size();
         match rule {
@@ -148,19 +148,19 @@ pub struct OutputSpec {
     pub dtype: DType,
     /// The shape, without the rows where they lead.
     pub shape: Vec<usize>,
-    /// Whether rows lead: then results are sliced to the real rows.
-    pub leading: Leading,
+    /// Whether rows lead: then results are sliced to the valid rows.
+    pub leading: LeadingDim,
 }
 
 impl OutputSpec {
     /// `[rows, row_shape..]`.
     pub fn rows(name: &'static str, dtype: DType, row_shape: &[usize]) -> OutputSpec {
-        OutputSpec { name, dtype, shape: row_shape.to_vec(), leading: Leading::Rows }
+        OutputSpec { name, dtype, shape: row_shape.to_vec(), leading: LeadingDim::Rows }
     }
 
     /// Of this shape for every batch.
     pub fn fixed(name: &'static str, dtype: DType, shape: &[usize]) -> OutputSpec {
-        OutputSpec { name, dtype, shape: shape.to_vec(), leading: Leading::Fixed }
+        OutputSpec { name, dtype, shape: shape.to_vec(), leading: LeadingDim::Fixed }
     }
 }
 
@@ -182,7 +182,7 @@ pub(super) fn check_outputs(specs: &[OutputSpec], outputs: &[Tensor], rows: usiz
     Ok(())
 }
 
-fn shape_of(leading: Leading, shape: &[usize], rows: usize) -> Vec<usize> {
-    let rows = (leading == Leading::Rows).then_some(rows);
+fn shape_of(leading: LeadingDim, shape: &[usize], rows: usize) -> Vec<usize> {
+    let rows = (leading == LeadingDim::Rows).then_some(rows);
     rows.into_iter().chain(shape.iter().copied()).collect()
 }

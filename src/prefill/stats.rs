@@ -11,7 +11,7 @@ pub struct RunnerStats {
     pub replays: Vec<(usize, u64)>,
     /// Batches that ran eagerly, for each reason.
     pub eager: Vec<(ReasonKind, u64)>,
-    /// Real rows of batches that were replayed, and the rows of their buckets.
+    /// Valid rows of batches that were replayed, and the rows of their buckets.
     pub replayed_rows: u64,
     /// See [`replayed_rows`](RunnerStats::replayed_rows).
     pub bucket_rows: u64,
@@ -45,7 +45,7 @@ impl RunnerStats {
         self.eager.iter().find(|(reason, _)| *reason == kind).map_or(0, |(_, count)| *count)
     }
 
-    /// Padded rows over real rows, of what was replayed.
+    /// Padded rows over valid rows, of what was replayed.
     pub fn padding(&self) -> f64 {
         if self.replayed_rows == 0 {
             return 0.0;

@@ -3,7 +3,7 @@
 
 use super::graph::{Graph, Node, Payload, Work};
 use super::handles::{CaptureId, Handle, Recorded, new_handle};
-use super::machine::{Outcome, State};
+use super::ref_driver::{Outcome, State};
 use super::tasks::TaskId;
 use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureMode};
 use std::cell::Cell;

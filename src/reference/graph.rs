@@ -1,9 +1,9 @@
 //! Graphs, execs, what their nodes do, and the rules of updating them.
 
 use super::handles::Handle;
-use super::kernel::{Geometry, HostKernel};
 use super::memory::Region;
 use super::ptx::Parameter;
+use crate::kernels::host::{Geometry, HostKernel};
 use crate::sys::{CUgraphInstantiateResult, CUgraphNodeType, CUresult};
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(super) struct Launch {
 
 /// An end of a copy.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum CopyEnd {
     /// Device memory, or host memory that the driver gave.
     Device(u64),
     /// Any host memory, by address: used when the copy runs.
@@ -84,8 +84,8 @@ pub(super) enum Work {
     Nothing,
     Kernel(Launch),
     Copy {
-        to: Place,
-        from: Place,
+        to: CopyEnd,
+        from: CopyEnd,
         bytes: usize,
     },
     Fill {
@@ -157,7 +157,7 @@ impl Payload {
     fn copy_kind(&self) -> Option<(bool, bool)> {
         match self {
             Payload::Work(Work::Copy { to, from, .. }) => {
-                Some((matches!(to, Place::Device(_)), matches!(from, Place::Device(_))))
+                Some((matches!(to, CopyEnd::Device(_)), matches!(from, CopyEnd::Device(_))))
             }
             _ => None,
         }
@@ -250,7 +250,7 @@ pub(super) fn not_for_device_launch(nodes: &[ExecNode]) -> Option<(Handle, CUgra
     nodes.iter().find_map(|node| match &node.payload {
         Payload::Child(_) => not_for_device_launch(&node.child),
         Payload::Work(
-            Work::Kernel(_) | Work::Fill { .. } | Work::Copy { to: Place::Device(_), from: Place::Device(_), .. },
+            Work::Kernel(_) | Work::Fill { .. } | Work::Copy { to: CopyEnd::Device(_), from: CopyEnd::Device(_), .. },
         ) => None,
         Payload::Work(Work::Copy { .. }) => {
             Some((node.source, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED))

@@ -1,9 +1,9 @@
 //! The objects behind the driver's handles. A handle is a number that is never a pointer to anything: each use is looked up.
 
-use super::kernel::HostKernel;
 use super::ptx::Parameter;
 use super::tasks::TaskId;
-use crate::pool::blocks::{BlockId, Blocks, SlabId};
+use crate::kernels::host::HostKernel;
+use crate::memory::allocator::{BlockId, Blocks, SlabId};
 use crate::sys::CUresult;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 //!
 //! It fills the same table as libcuda, so that everything above the table is the same code on both. What libcuda refuses is refused here with
 //! the same code; what libcuda would get silently wrong (work that nothing orders, memory used after its free, bytes never written) shows up
-//! as NaN or as an error with a text in [`Machine::diagnostics`].
+//! as NaN or as an error with a text in [`RefDriver::diagnostics`].
 //!
 //! - `options` and `machine`: a driver's settings, state and counters.
 //! - `handles`: the objects behind the driver's handles.
@@ -16,15 +16,13 @@ mod capture;
 mod entry;
 mod graph;
 mod handles;
-mod kernel;
-mod machine;
 mod memory;
 mod options;
 mod ptx;
+mod ref_driver;
 mod tasks;
 
-pub(crate) use kernel::host_kernels;
-pub use kernel::{Geometry, HostKernel};
-pub(crate) use machine::enter;
-pub use machine::{Live, Machine};
+pub use crate::kernels::host::{Geometry, HostKernel};
 pub use options::Options;
+pub(crate) use ref_driver::enter;
+pub use ref_driver::{ObjectCounts, RefDriver};

@@ -1,6 +1,6 @@
 //! How a reference driver is to behave.
 
-use super::kernel::HostKernel;
+use crate::kernels::host::HostKernel;
 use crate::sys::{CUresult, Call};
 
 /// How a reference driver is to behave.

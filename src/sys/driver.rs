@@ -26,7 +26,7 @@ struct Inner {
     /// The process that loaded it: after a fork the child can't use it.
     process: u32,
     #[cfg(feature = "reference-driver")]
-    watch: Option<super::watch::Watch>,
+    watch: Option<super::intercept::Intercept>,
 }
 
 /// Where a driver's entry points come from.
@@ -106,10 +106,10 @@ impl Driver {
     /// A copy of this driver whose calls are counted and can be made to fail. The copy and the original are the same driver to the device.
     #[cfg(feature = "reference-driver")]
     #[must_use]
-    pub fn watched(&self) -> Driver {
-        let watch = match self.watch().and_then(super::watch::Watch::machine) {
-            Some(machine) => super::watch::Watch::of_machine(machine.clone()),
-            None => super::watch::Watch::default(),
+    pub fn intercepted(&self) -> Driver {
+        let watch = match self.intercept().and_then(super::intercept::Intercept::ref_driver) {
+            Some(ref_driver) => super::intercept::Intercept::of_machine(ref_driver.clone()),
+            None => super::intercept::Intercept::default(),
         };
         Driver {
             inner: Arc::new(Inner {
@@ -125,19 +125,19 @@ impl Driver {
     /// The watch over this driver's calls: always there for the reference driver and for [`watched`](Driver::watched) copies.
     #[cfg(feature = "reference-driver")]
     #[inline]
-    pub fn watch(&self) -> Option<&super::watch::Watch> {
+    pub fn intercept(&self) -> Option<&super::intercept::Intercept> {
         self.inner.watch.as_ref()
     }
 
-    /// The machine behind the reference driver, for its counters and options; `None` for libcuda.
+    /// The ref_driver behind the reference driver, for its counters and options; `None` for libcuda.
     #[cfg(feature = "reference-driver")]
-    pub fn machine(&self) -> Option<&crate::reference::Machine> {
-        self.watch()?.machine().map(Arc::as_ref)
+    pub fn ref_driver(&self) -> Option<&crate::reference::RefDriver> {
+        self.intercept()?.ref_driver().map(Arc::as_ref)
     }
 
     #[cfg(feature = "reference-driver")]
-    pub(super) fn of_machine(table: Table, version: i32, machine: Arc<crate::reference::Machine>) -> Driver {
-        let watch = Some(super::watch::Watch::of_machine(machine));
+    pub(super) fn of_machine(table: Table, version: i32, ref_driver: Arc<crate::reference::RefDriver>) -> Driver {
+        let watch = Some(super::intercept::Intercept::of_machine(ref_driver));
         Driver {
             inner: Arc::new(Inner { table, version, origin: Origin::Reference, process: std::process::id(), watch }),
         }

@@ -73,13 +73,13 @@ fn of_library(path: &Path, library: &libloading::Library) -> Result<Driver, Load
 /// The reference driver goes through the same steps as a library.
 #[cfg(feature = "reference-driver")]
 pub(super) fn reference(options: crate::reference::Options) -> Result<Driver, LoadError> {
-    let machine = crate::reference::Machine::new(options);
-    let export = |name: &str| machine.export(name);
-    let (table, version) = crate::reference::enter(&machine, || {
-        // SAFETY: the machine exports functions with the signatures of the list, and null for what it was asked to lack.
+    let ref_driver = crate::reference::RefDriver::new(options);
+    let export = |name: &str| ref_driver.export(name);
+    let (table, version) = crate::reference::enter(&ref_driver, || {
+        // SAFETY: the ref_driver exports functions with the signatures of the list, and null for what it was asked to lack.
         unsafe { start_and_resolve(Path::new("reference driver"), export) }
     })?;
-    Ok(Driver::of_machine(table, version, machine))
+    Ok(Driver::of_machine(table, version, ref_driver))
 }
 
 type Init = unsafe extern "C" fn(c_uint) -> CUresult;

@@ -193,7 +193,7 @@ macro_rules! expand {
                 pub unsafe fn $name(&self, $($arg: $type),*) -> Result<(), CallError> {
                     let Some(function) = self.table().$name else { return Err(self.unsupported(Call::$name)) };
                     #[cfg(feature = "reference-driver")]
-                    if let Some(watch) = self.watch() {
+                    if let Some(watch) = self.intercept() {
                         // SAFETY: as below; the watch calls it at most once.
                         return check(Call::$name, watch.around(Call::$name, || unsafe { function($($arg),*) }));
                     }

@@ -1,8 +1,8 @@
 //! Tensors and values as kernel arguments.
 
 use super::owned::Tensor;
-use crate::driver::noted::MAX_PARAMETERS;
-use crate::driver::window::{self, Kept, Notes};
+use crate::driver::launch_list::MAX_PARAMETERS;
+use crate::driver::open_capture::{self, KeepAlive, LaunchRecorder};
 use crate::driver::{Kernel, LaunchConfig, Stream};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
@@ -58,7 +58,7 @@ impl Kernel {
     /// is recorded with these arguments, and the segment keeps the tensors among them that are not of the recording itself. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::TooManyArguments`], [`Error::ContextMismatch`] for a stream or tensor of another context, [`Error::Place`] for a host tensor,
+    /// [`Error::TooManyArguments`], [`Error::ContextMismatch`] for a stream or tensor of another context, [`Error::Location`] for a host tensor,
     /// and what the driver returns.
     ///
     /// # Safety
@@ -74,7 +74,7 @@ impl Kernel {
                 tensor.expect_on(self.context(), "kernel argument")?;
             }
         }
-        let noted = window::note_launch(stream, |notes| {
+        let noted = open_capture::record_launch(stream, |notes| {
             notes.begin(self.as_raw(), config);
             notes.keep(self.kept());
             arguments.iter().for_each(|argument| argument.note(notes));
@@ -122,11 +122,11 @@ impl Kernel {
 
 impl Arg<'_> {
     /// Adds what the kernel gets to a noted launch.
-    fn note(&self, noted: &mut Notes<'_>) {
+    fn note(&self, noted: &mut LaunchRecorder<'_>) {
         match self {
             Arg::Tensor(tensor) => {
                 noted.parameter(&tensor.address().to_ne_bytes());
-                noted.keep_unless_own(tensor.storage().recording, || -> Kept { tensor.storage().clone() });
+                noted.keep_unless_own(tensor.storage().recording, || -> KeepAlive { tensor.storage().clone() });
             }
             Arg::U32(value) => noted.parameter(&value.to_ne_bytes()),
             Arg::I32(value) => noted.parameter(&value.to_ne_bytes()),
@@ -143,6 +143,6 @@ impl Tensor {
     /// If a segment is open, it keeps this tensor's memory for as long as it can be replayed; memory of the recording itself is the
     /// recording's anyway. For code that hands the address to a foreign library; the crate's own launches and copies do it.
     pub fn keep_in_segment(&self) {
-        window::keep_in_segment(self.storage().recording, || -> Kept { self.storage().clone() });
+        open_capture::keep_in_segment(self.storage().recording, || -> KeepAlive { self.storage().clone() });
     }
 }

@@ -9,7 +9,7 @@
 //! - `argument`: tensors and values as kernel arguments.
 //! - `dlpack`: tensors as DLPack views.
 //! - `static_input`: buffers that captures read, and what their padded tails hold.
-//! - `padding`: the scrub of padded tails, the landing of a break's result, slices to the real rows.
+//! - `padding`: the scrub of padded tails, the landing of a break's result, slices to the valid rows.
 
 mod argument;
 #[cfg(feature = "dlpack")]
@@ -27,7 +27,7 @@ pub use argument::{Arg, MAX_ARGUMENTS};
 pub(crate) use dtype::bytes_of;
 pub use dtype::{DType, Element};
 pub use layout::{Layout, MAX_RANK};
-pub use owned::{Place, Tensor};
+pub use owned::{Location, Tensor};
 pub use padding::{scrub_padding_tail, slice_to_real_tokens};
 pub use static_input::{StaticInput, Tail};
 pub use weak::{WeakRef, WeakTensor, weak_ref};

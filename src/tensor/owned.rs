@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Where a tensor's bytes lie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Place {
+pub enum Location {
     /// In device memory.
     Device,
     /// In host memory.
@@ -155,8 +155,8 @@ impl Tensor {
     }
 
     /// Where the bytes lie.
-    pub fn place(&self) -> Place {
-        if self.storage.context.is_some() { Place::Device } else { Place::Host }
+    pub fn place(&self) -> Location {
+        if self.storage.context.is_some() { Location::Device } else { Location::Host }
     }
 
     /// The context, for a tensor in device memory.
@@ -166,20 +166,20 @@ impl Tensor {
 
     /// The context, or the error that says what was given.
     pub(crate) fn device_context(&self, what: &'static str) -> Result<&Context> {
-        self.context().ok_or(Error::Place { what, expected: "device" })
+        self.context().ok_or(Error::Location { what, expected: "device" })
     }
 
     /// Names the tensor, for traces and the pictures made of them. Only tensors of a trace remember it.
     pub fn set_name(&self, name: &str) {
-        if let Hold::Traced(_, ticket) = &self.storage.hold {
-            ticket.set_name(name);
+        if let Hold::Traced(_, observer) = &self.storage.hold {
+            observer.set_name(name);
         }
     }
 
-    /// Notes in a trace that a break's result lands here.
+    /// LaunchRecorder in a trace that a break's result lands here.
     pub(crate) fn set_handoff(&self) {
-        if let Hold::Traced(_, ticket) = &self.storage.hold {
-            ticket.set_handoff();
+        if let Hold::Traced(_, observer) = &self.storage.hold {
+            observer.set_handoff();
         }
     }
 

@@ -1,4 +1,4 @@
-//! Padded tails: scrubbing them, landing a break's result with its tail zeroed, and slicing to the real rows.
+//! Padded tails: scrubbing them, landing a break's result with its tail zeroed, and slicing to the valid rows.
 
 use super::owned::Tensor;
 use crate::driver::Stream;
@@ -11,7 +11,7 @@ use crate::kernels::{self, TensorDesc};
 /// In a segment the launch is recorded with this number of rows.
 ///
 /// # Errors
-/// [`Error::Place`] for a host tensor, [`Error::ContextMismatch`], and what the driver returns.
+/// [`Error::Location`] for a host tensor, [`Error::ContextMismatch`], and what the driver returns.
 pub fn scrub_padding_tail<'a, I, T>(stream: &Stream, rows: usize, tensors: I) -> Result<()>
 where
     I: IntoIterator<Item = T>,
@@ -36,7 +36,7 @@ where
 
 fn launch_scrub(stream: &Stream, batch: &kernels::ScrubBatch) -> Result<()> {
     let Some(launch) = batch.launch() else { return Ok(()) };
-    let library = stream.context().library()?;
+    let library = stream.context().builtin_kernels()?;
     // SAFETY: the parameters describe live tensors of the stream's context.
     unsafe { library.scrub(stream, &launch) }
 }
@@ -71,7 +71,7 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
     let Some(launch) = kernels::landing(&from, &to, valid) else { return Ok(()) };
     result.expect_on(stream.context(), "break's result")?;
     handoff.expect_on(stream.context(), "handoff")?;
-    let library = stream.context().library()?;
+    let library = stream.context().builtin_kernels()?;
     // SAFETY: the parameters describe live tensors of the stream's context.
     unsafe { library.land(stream, &launch)? };
     result.keep_in_segment();

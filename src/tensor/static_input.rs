@@ -53,7 +53,7 @@ impl<T: Element> StaticInput<T> {
     }
 
     /// Writes a batch into the leading rows of a bucket and its tail as declared, in one copy in the stream's order. Waits for it. Returns the
-    /// number of real rows.
+    /// number of valid rows.
     ///
     /// # Errors
     /// [`Error::TooManyRows`] for more rows than the bucket, or a bucket of more rows than the buffer, and [`Error::Shape`] for part of a row:

@@ -24,7 +24,7 @@ pub(crate) enum Hold {
     /// A block of a capture pool, which returns to it when this drops.
     Block(#[allow(dead_code)] Box<dyn Any + Send + Sync>),
     /// A buffer of its own that stands for a block of a capture pool in a trace, which this tells of its return.
-    Traced(DeviceBuffer, Box<dyn TracedHold>),
+    Traced(DeviceBuffer, Box<dyn TraceObserver>),
     /// Nothing: the memory is somebody else's, which this keeps from being unmapped at least.
     Nothing(#[allow(dead_code)] std::sync::Arc<dyn Any + Send + Sync>),
     /// Host bytes, aligned for every element type.
@@ -32,11 +32,11 @@ pub(crate) enum Hold {
 }
 
 /// Tells a trace of a tensor's end by being dropped.
-pub(crate) trait TracedHold: Send + Sync {
+pub(crate) trait TraceObserver: Send + Sync {
     /// Names the tensor in the trace.
     fn set_name(&self, name: &str);
 
-    /// Notes that a break's result lands in the tensor.
+    /// LaunchRecorder that a break's result lands in the tensor.
     fn set_handoff(&self);
 }
 

@@ -1,7 +1,7 @@
 //! Host data in and out of tensors, always in the order of a stream.
 
 use super::dtype::{Element, bytes_of, bytes_of_mut};
-use super::owned::{Place, Tensor};
+use super::owned::{Location, Tensor};
 use crate::driver::{Context, Stream, copy_device_to_host, copy_host_to_device, fill};
 use crate::error::{Error, Result};
 
@@ -50,14 +50,14 @@ impl Tensor {
         self.expect_dtype::<T>("read")?;
         let mut span = Vec::new();
         match self.place() {
-            Place::Device => {
+            Location::Device => {
                 self.device_context("the tensor to read")?.expect_same(stream.context(), "stream")?;
                 // SAFETY: every bit pattern is a value of an element, zeros too.
                 span.resize(self.layout().extent(), unsafe { core::mem::zeroed::<T>() });
                 // SAFETY: the storage is live and reaches as far as the layout.
                 unsafe { copy_device_to_host(bytes_of_mut(&mut span), self.address(), stream)? };
             }
-            Place::Host => {
+            Location::Host => {
                 let first = self.address() as *const T;
                 // SAFETY: host storage is initialised, aligned to 8 bytes, and reaches as far as the layout.
                 span.extend_from_slice(unsafe { core::slice::from_raw_parts(first, self.layout().extent()) });

@@ -2,7 +2,7 @@
 
 use super::dtype::DType;
 use super::layout::Layout;
-use super::owned::{Place, Tensor};
+use super::owned::{Location, Tensor};
 use super::storage::Storage;
 use crate::error::{Error, Result};
 use std::fmt;
@@ -94,8 +94,8 @@ impl WeakRef {
 /// A weak reference to a device tensor; a host tensor, or none, comes back as it is. No byte is copied and no driver call made.
 pub fn weak_ref<'a>(tensor: impl Into<Option<&'a Tensor>>) -> Option<WeakRef> {
     tensor.into().map(|tensor| match tensor.place() {
-        Place::Host => WeakRef::Host(tensor.clone()),
-        Place::Device => WeakRef::Weak(tensor.downgrade()),
+        Location::Host => WeakRef::Host(tensor.clone()),
+        Location::Device => WeakRef::Weak(tensor.downgrade()),
     })
 }
 

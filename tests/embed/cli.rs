@@ -41,13 +41,13 @@ fn embed(given: &[&str]) -> Done {
 }
 
 /// A model's folder with the text in it.
-struct Place {
+struct Location {
     folder: PathBuf,
 }
 
-impl Place {
-    fn new(name: &str) -> Place {
-        let place = Place { folder: model(&format!("cli-{name}"), Dtype::F32, |_, _| {}) };
+impl Location {
+    fn new(name: &str) -> Location {
+        let place = Location { folder: model(&format!("cli-{name}"), Dtype::F32, |_, _| {}) };
         place.write("text", TEXT);
         place
     }
@@ -87,7 +87,7 @@ impl Place {
 
 #[test]
 fn a_sentence_is_a_line_of_json() {
-    let place = Place::new("json");
+    let place = Location::new("json");
     place.write("text", "the graph \"replays\"\n\nthe pool\n");
     let done = place.embed(&[]);
     assert_eq!(done.status, 0, "{}", done.log);
@@ -115,7 +115,7 @@ fn a_sentence_is_a_line_of_json() {
 
 #[test]
 fn comparisons_decide_the_status() {
-    let place = Place::new("compare");
+    let place = Location::new("compare");
     let golden = place.golden("golden.json", |_| {});
     let done = place.embed(&["--compare", "--golden", &golden]);
     assert_eq!(done.status, 0, "{}", done.log);
@@ -139,7 +139,7 @@ fn comparisons_decide_the_status() {
 
 #[test]
 fn golden_vectors_of_other_text_are_not_passed_over() {
-    let place = Place::new("other");
+    let place = Location::new("other");
     let fewer = place.golden("fewer.json", |vectors| drop(vectors.pop()));
     place.embed(&["--golden", &fewer]).refused_with("not that of the golden vectors");
     let words = place.golden("words.json", |vectors| vectors[1]["embedding"][0] = "a word".into());
@@ -154,7 +154,7 @@ fn golden_vectors_of_other_text_are_not_passed_over() {
 #[test]
 fn what_cannot_be_embedded_is_refused_in_a_line() {
     embed(&["--model", "nowhere/at/all"]).refused_with("scripts/fetch_model.py");
-    let place = Place::new("refused");
+    let place = Location::new("refused");
     place.embed(&["--text", "nowhere.txt"]).refused_with("nowhere.txt");
     place.write("text", " \n");
     place.embed(&[]).refused_with("there is no text");
@@ -190,7 +190,7 @@ fn arguments_that_make_no_sense_are_refused() {
 
 #[test]
 fn long_text_is_cut_into_batches() {
-    let place = Place::new("batches");
+    let place = Location::new("batches");
     let lines: Vec<String> = (0..60).map(|line| WORDS[4..][..line % 8 + 1].join(" ")).collect();
     place.write("text", &lines.join("\n"));
     let json = place.folder.join("stats.json").display().to_string();
@@ -219,7 +219,7 @@ fn long_text_is_cut_into_batches() {
 /// What the captures take of the pool is known to the byte before they are made.
 #[test]
 fn the_plan_is_what_the_captures_take() {
-    let place = Place::new("plan");
+    let place = Location::new("plan");
     for capture in ["start", "first-use"] {
         let done = place.embed(&["--plan", "--capture", capture, "--max-tokens", "32", "--compare"]);
         assert_eq!(done.status, 0, "{}", done.log);
@@ -236,7 +236,7 @@ fn the_plan_is_what_the_captures_take() {
 /// A sentence that no bucket holds runs eagerly, and is counted.
 #[test]
 fn sentences_above_the_largest_bucket_run_eagerly() {
-    let place = Place::new("above");
+    let place = Location::new("above");
     // Batches of other shapes have the same bits with our kernel; cuBLAS has other kernels for other numbers of rows.
     let all = place.embed(&["--eager", "--no-cublas"]);
     let done = place.embed(&["--max-tokens", "6", "--stats", "--compare", "--no-cublas"]);
@@ -248,7 +248,7 @@ fn sentences_above_the_largest_bucket_run_eagerly() {
 
 #[test]
 fn ranks_share_the_batches() {
-    let place = Place::new("ranks");
+    let place = Location::new("ranks");
     let lines: Vec<String> = (0..21).map(|line| WORDS[4..][..line % 6 + 1].join(" ")).collect();
     place.write("text", &lines.join("\n"));
     let one = place.embed(&["--max-tokens", "16"]);
@@ -265,7 +265,7 @@ fn ranks_share_the_batches() {
 
 #[test]
 fn a_numpy_array_and_a_file() {
-    let place = Place::new("npy");
+    let place = Location::new("npy");
     let file = place.folder.join("vectors.npy");
     let path = file.display().to_string();
     let lines = place.embed(&[]);
@@ -294,13 +294,13 @@ fn a_numpy_array_and_a_file() {
 
 #[test]
 fn models_that_cannot_be_are_refused() {
-    let place = Place::new("heads");
+    let place = Location::new("heads");
     place.change("config.json", "heads\":4", "heads\":5");
     place.embed(&[]).refused_with("no such encoder");
     place.change("config.json", "heads\":5", "heads\":0");
     place.embed(&[]).refused_with("no such encoder");
 
-    let place = Place::new("limit");
+    let place = Location::new("limit");
     for limit in ["0", "1", "2"] {
         place.write("sentence_bert_config.json", &format!("{{\"max_seq_length\":{limit}}}"));
         place.embed(&[]).refused_with("leaves none beside the 2 added");
@@ -310,11 +310,11 @@ fn models_that_cannot_be_are_refused() {
     std::fs::remove_file(place.folder.join("sentence_bert_config.json")).expect("removed");
     assert_eq!(place.embed(&[]).status, 0, "the limit is that of the positions");
 
-    let place = Place::new("vocabulary");
+    let place = Location::new("vocabulary");
     place.change("config.json", &format!("vocab_size\":{}", WORDS.len()), "vocab_size\":11");
     place.embed(&[]).refused_with("the tokenizer gives token 11, and the model knows 11");
 
-    let place = Place::new("tokenizer");
+    let place = Location::new("tokenizer");
     place.write("tokenizer.json", "{}");
     place.embed(&[]).refused_with("tokenizing");
 }
@@ -334,7 +334,7 @@ impl Write for Closed {
 
 #[test]
 fn a_closed_output_is_an_error_and_no_panic() {
-    let place = Place::new("closed");
+    let place = Location::new("closed");
     let (model, text) = (place.folder.display().to_string(), place.folder.join("text").display().to_string());
     let arguments = arguments(&["--model", &model, "--text", &text, "--max-tokens", "32"]);
     let mut log = Vec::new();
@@ -351,7 +351,7 @@ fn eager_and_compare_exclude_each_other() {
 
 #[test]
 fn a_named_cublas_must_be_usable() {
-    let place = Place::new("cublas");
+    let place = Location::new("cublas");
     let reason = |path: &Path| match Exports::find(Some(path)).map(|found| found.is_some()) {
         Err(BlasError::Unusable { path: named, reason }) if named == path => reason,
         other => panic!("{other:?}"),

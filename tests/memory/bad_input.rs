@@ -1,35 +1,38 @@
 //! Input that makes no sense, to the planner and to pools.
 
 use crate::support::{Rig, driver};
-use breakable_cuda_graph::pool::plan::{Demand, PlanError, PlanOptions, plan};
-use breakable_cuda_graph::pool::trace::Trace;
-use breakable_cuda_graph::pool::{Backing, PoolPlan};
+use breakable_cuda_graph::memory::PoolPlan;
+use breakable_cuda_graph::memory::planner::{BufferSpec, PlanError, PlanOptions, plan};
+use breakable_cuda_graph::memory::trace::Trace;
+use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::{CapturePool, Error, PoolOptions};
 
 #[test]
 fn the_planner_refuses_what_it_can_not_place() {
-    let one = [Demand::new(1, 0, 1)];
+    let one = [BufferSpec::new(1, 0, 1)];
     for alignment in [0, 3, 513] {
         let refused = plan(&one, &PlanOptions::new().alignment(alignment));
         assert!(matches!(refused, Err(PlanError::Alignment(_))), "{refused:?}");
     }
     for (begin, end) in [(1, 1), (2, 1), (u64::MAX, 0)] {
-        let refused = plan(&[one[0], Demand::new(1, begin, end)], &PlanOptions::new());
+        let refused = plan(&[one[0], BufferSpec::new(1, begin, end)], &PlanOptions::new());
         let Err(PlanError::Lifetime { index: 1, .. }) = refused else { panic!("{refused:?}") };
     }
     for bytes in [usize::MAX, isize::MAX as usize] {
-        let refused = plan(&[Demand::new(bytes, 0, 1)], &PlanOptions::new());
+        let refused = plan(&[BufferSpec::new(bytes, 0, 1)], &PlanOptions::new());
         assert!(matches!(refused, Err(PlanError::TooLarge { .. })), "{refused:?}");
     }
     let half = isize::MAX as usize / 2;
-    let refused =
-        plan(&[Demand::new(half, 0, 2), Demand::new(half, 0, 2), Demand::new(half, 1, 3)], &PlanOptions::new());
+    let refused = plan(
+        &[BufferSpec::new(half, 0, 2), BufferSpec::new(half, 0, 2), BufferSpec::new(half, 1, 3)],
+        &PlanOptions::new(),
+    );
     assert!(matches!(refused, Err(PlanError::TooLarge { .. })), "{refused:?}");
-    let refused = plan(&[Demand::new(1024, 0, 1)], &PlanOptions::new().max_bytes(1023));
+    let refused = plan(&[BufferSpec::new(1024, 0, 1)], &PlanOptions::new().max_bytes(1023));
     assert!(matches!(refused, Err(PlanError::AboveLimit { limit: 1023, .. })), "{refused:?}");
     let empty = plan(&[], &PlanOptions::new()).expect("nothing to place");
     assert_eq!((empty.bytes(), empty.lower_bound()), (0, 0));
-    let zero = plan(&[Demand::new(0, 0, 1), Demand::new(0, 0, 1)], &PlanOptions::new()).expect("a place each");
+    let zero = plan(&[BufferSpec::new(0, 0, 1), BufferSpec::new(0, 0, 1)], &PlanOptions::new()).expect("a place each");
     assert_eq!((zero.bytes(), zero.lower_bound()), (1024, 1024));
 }
 

@@ -3,8 +3,9 @@
 use crate::stack::Stack;
 use crate::support::{Rig, assert_same, driver, for_each_driver};
 use breakable_cuda_graph::driver::{Stream, copy_device_to_device};
-use breakable_cuda_graph::pool::plan::PlanOptions;
-use breakable_cuda_graph::pool::{Backing, DivergenceKind, PoolPlan};
+use breakable_cuda_graph::memory::planner::PlanOptions;
+use breakable_cuda_graph::memory::{DivergenceKind, PoolPlan};
+use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, CapturePool, DType, Error, PoolOptions, Result, Scope, Tensor, eager, empty,
     trace,
@@ -221,7 +222,7 @@ fn a_range_above_the_limit_is_out_of_memory() {
     let driver = driver();
     for backing in [Backing::MemoryPool, Backing::ReservedAddresses] {
         let rig = Rig::with_pool(&driver, PoolOptions::default().max_bytes(2 * MIB).backing(backing));
-        let mut trace = breakable_cuda_graph::pool::trace::Trace::new();
+        let mut trace = breakable_cuda_graph::memory::trace::Trace::new();
         trace.allocate(2 * MIB + 1);
         let plan = PoolPlan::new([trace], &PlanOptions::default()).expect("a plan");
         let Err(Error::OutOfMemory(error)) = rig.pool.take_plan(&plan) else { panic!("above the limit") };

@@ -2,9 +2,10 @@
 
 use crate::stack::Stack;
 use crate::support::{Rig, assert_same, driver, for_each_driver, random_values};
-use breakable_cuda_graph::pool::plan::PlanOptions;
-use breakable_cuda_graph::pool::{Backing, PoolPlan, RestoredContent};
-use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::memory::PoolPlan;
+use breakable_cuda_graph::memory::planner::PlanOptions;
+use breakable_cuda_graph::pool::{Backing, RestoredContent};
+use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, DType, Error, PoolOptions, Tensor, eager, is_capturing, trace,
@@ -229,7 +230,7 @@ fn a_pool_that_is_dropped_in_a_segment_does_not_disturb_it() {
 /// Every driver call of a release and a restore fails in turn: the error names it, and a restore afterwards puts everything right.
 #[test]
 fn every_call_of_a_release_and_a_restore_fails_in_turn() {
-    let driver = driver().watched();
+    let driver = driver().intercepted();
     let rig = Rig::with_pool(&driver, options());
     let x = rig.random(1, &[16]);
     let values = random_values(2, 16);
@@ -240,13 +241,13 @@ fn every_call_of_a_release_and_a_restore_fails_in_turn() {
     let _ = capture.replay(&rig.stream).expect("a replay");
     let expected = rig.read(&out);
     let whole = free(&rig);
-    let watch = driver.watch().expect("a watched driver");
+    let watch = driver.intercept().expect("a watched driver");
     let mut failed = std::collections::BTreeSet::new();
     for code in [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN] {
         for after in 0.. {
             watch.fail(Fault { call: None, after, code });
             let result = rig.pool.release().and_then(|()| rig.pool.restore());
-            let fired = watch.heal();
+            let fired = watch.clear_fault();
             let Some(&call) = fired.first() else {
                 result.expect("no call failed");
                 break;

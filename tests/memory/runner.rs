@@ -3,7 +3,7 @@
 use crate::support::{Rig, driver};
 use breakable_cuda_graph::demo::{Decoder, DecoderSizes};
 use breakable_cuda_graph::pool::Backing;
-use breakable_cuda_graph::prefill::{Batch, CaptureWhen, Feed, Ladder, LadderOptions, Planning};
+use breakable_cuda_graph::prefill::{Batch, CaptureWhen, InputData, Ladder, LadderOptions, Planning};
 use breakable_cuda_graph::{Error, PoolOptions, PrefillRunner, RunnerOptions};
 
 fn ladder(max: usize) -> Ladder {
@@ -50,7 +50,7 @@ fn captures_at_first_use_follow_a_plan_that_was_made_before() {
             CaptureWhen::FirstUse => {
                 for rows in [3, 128, 40, 65] {
                     let ids = vec![0_i32; rows];
-                    let batch = Batch { rows, context: &(), inputs: &[Feed::host(&ids)] };
+                    let batch = Batch { rows, context: &(), inputs: &[InputData::host(&ids)] };
                     let results = runner.run(&rig.stream, &batch).expect("a batch");
                     assert_eq!(results.bucket(), runner_bucket(rows));
                 }
@@ -101,7 +101,7 @@ fn a_runner_releases_and_restores() {
     runner.capture_all(&rig.stream, |_| {}).expect("captures");
     assert_eq!(runner.pool().usage().expect("usage").reserved, plan.pool);
     let ids = [0_i32; 20];
-    let batch = Batch { rows: 20, context: &(), inputs: &[Feed::host(&ids)] };
+    let batch = Batch { rows: 20, context: &(), inputs: &[InputData::host(&ids)] };
     for _ in 0..3 {
         assert_eq!(runner.run(&rig.stream, &batch).expect("a batch").bucket(), Some(32));
         runner.release().expect("released");

@@ -4,7 +4,7 @@ use crate::model::{Owned, Small, WIDTH, Wrong};
 use crate::support::{Rig, driver};
 use crate::{buckets, run, runner};
 use breakable_cuda_graph::prefill::{
-    Batch, CaptureWhen, Feed, InputSpec, Ladder, LadderOptions, PrefillError, ReasonKind, RunnerOptions, TailRule,
+    Batch, CaptureWhen, InputData, InputSpec, Ladder, LadderOptions, PrefillError, ReasonKind, RunnerOptions, TailRule,
 };
 use breakable_cuda_graph::{DType, Error, PrefillRunner, Result, Tensor};
 
@@ -84,9 +84,9 @@ fn inputs_that_do_not_fit_are_refused_before_anything_is_copied() {
     let wide = rig.zeros(&[3, 2 * WIDTH]);
     let strided = wide.narrow(1, 0, WIDTH).expect("a view");
     let on_host = Tensor::host(&x, &[3, WIDTH]).expect("a tensor");
-    let good = [Feed::host(&ids), Feed::host(&x), Feed::host(&bias)];
+    let good = [InputData::host(&ids), InputData::host(&x), InputData::host(&bias)];
     let stats = runner.stats();
-    let mut refused = |rows: usize, inputs: &[Feed<'_>], part: &str| {
+    let mut refused = |rows: usize, inputs: &[InputData<'_>], part: &str| {
         let batch = Batch { rows, context: &owned.meta, inputs };
         for result in [runner.run(&rig.stream, &batch).map(drop), runner.run_eager(&rig.stream, &batch).map(drop)] {
             let error = result.expect_err(part);
@@ -96,15 +96,15 @@ fn inputs_that_do_not_fit_are_refused_before_anything_is_copied() {
     };
     refused(3, &good[..2], "2 inputs, the model declares 3");
     refused(4, &good, "input ids: a batch of 4 rows takes i32 [4]");
-    refused(3, &[Feed::host(&ids), Feed::host(&x[WIDTH..]), good[2]], "input x");
-    refused(3, &[Feed::host(&ids), Feed::host(&x), Feed::host(&bias[1..])], "input bias");
-    refused(3, &[Feed::host(&[1.0_f32, 2.0, 3.0]), good[1], good[2]], "12 bytes of f32");
-    refused(3, &[good[0], Feed::Device(&strided), good[2]], "row-major");
-    refused(3, &[good[0], Feed::Device(&wide), good[2]], "input x");
-    refused(3, &[good[0], Feed::Device(&on_host), good[2]], "device memory");
+    refused(3, &[InputData::host(&ids), InputData::host(&x[WIDTH..]), good[2]], "input x");
+    refused(3, &[InputData::host(&ids), InputData::host(&x), InputData::host(&bias[1..])], "input bias");
+    refused(3, &[InputData::host(&[1.0_f32, 2.0, 3.0]), good[1], good[2]], "12 bytes of f32");
+    refused(3, &[good[0], InputData::Device(&strided), good[2]], "row-major");
+    refused(3, &[good[0], InputData::Device(&wide), good[2]], "input x");
+    refused(3, &[good[0], InputData::Device(&on_host), good[2]], "device memory");
     refused(0, &good, "input ids");
     assert_eq!(runner.stats(), stats, "none of them was a batch");
-    let fine = [good[0], Feed::Device(&there), good[2]];
+    let fine = [good[0], InputData::Device(&there), good[2]];
     let batch = Batch { rows: 3, context: &owned.meta, inputs: &fine };
     assert_eq!(runner.run(&rig.stream, &batch).expect("a batch").bucket(), Some(4));
 }

@@ -28,12 +28,12 @@ fn a_ladder_takes_the_memory_of_its_largest_bucket() {
 /// GRX-08.
 #[test]
 fn the_number_of_captures_is_bounded() {
-    let rig = Rig::new(&driver().watched());
+    let rig = Rig::new(&driver().intercepted());
     let model = Small::new(&rig);
     let sizes: Vec<usize> = (1..=64).collect();
     let mut runner = runner(&rig, &model, buckets(&sizes).when(CaptureWhen::FirstUse).max_captures(4));
-    let watch = rig.driver.watch().expect("a watched driver");
-    let live = || watch.effects(Call::cuGraphInstantiateWithParams) - watch.effects(Call::cuGraphExecDestroy);
+    let watch = rig.driver.intercept().expect("a watched driver");
+    let live = || watch.successes(Call::cuGraphInstantiateWithParams) - watch.successes(Call::cuGraphExecDestroy);
     let mut used = Vec::new();
     for batch in 0..200_usize {
         let rows = batch * 37 % 64 + 1;
@@ -117,7 +117,7 @@ fn a_budget_that_no_capture_fits_is_an_error() {
 #[test]
 fn turning_off_frees_everything() {
     for_each_driver(|driver| {
-        let driver = driver.watched();
+        let driver = driver.intercepted();
         let rig = Rig::new(&driver);
         let model = Small::new(&rig);
         let owned = Owned::new(&rig.stream, 1, 5);
@@ -125,7 +125,7 @@ fn turning_off_frees_everything() {
         let _ = run(&rig, &mut runner, &owned);
         rig.stream.synchronize().expect("done");
         runner.turn_off().expect("off");
-        let (baseline, live) = (Ledger::of(&driver), driver.machine().map(|machine| machine.live()));
+        let (baseline, live) = (Ledger::of(&driver), driver.ref_driver().map(|machine| machine.object_counts()));
         for _ in 0..3 {
             runner.turn_on();
             runner.capture_all(&rig.stream, |_| {}).expect("captured");
@@ -133,7 +133,7 @@ fn turning_off_frees_everything() {
             assert_ne!(Ledger::of(&driver), baseline);
             runner.turn_off().expect("off");
             assert_eq!(Ledger::of(&driver), baseline);
-            assert_eq!(driver.machine().map(|machine| machine.live()), live);
+            assert_eq!(driver.ref_driver().map(|machine| machine.object_counts()), live);
         }
         // A clone of an output keeps the pool's memory mapped.
         runner.turn_on();

@@ -45,7 +45,7 @@ fn each_runner_works_on_its_own_device_whatever_is_current() {
                         let mut all = Vec::new();
                         for (step, rows) in [3, 16, 5, 1, 9].into_iter().enumerate() {
                             let owned = Owned::new(&stream, step as u64, rows);
-                            let read = |results: breakable_cuda_graph::prefill::Results<'_>| {
+                            let read = |results: breakable_cuda_graph::prefill::BatchOutputs<'_>| {
                                 assert!(
                                     results.tensor(0).expect("one").context().expect("device memory").same(context)
                                 );

@@ -87,7 +87,7 @@ fn each_reason_is_reached_counted_and_logged_once() {
     check(&rig, &mut runner, &other, &EagerReason::KeyMismatch);
     let mut vetoed = batch(3);
     vetoed.meta.veto = Some("a multimodal batch");
-    check(&rig, &mut runner, &vetoed, &EagerReason::Veto("a multimodal batch".into()));
+    check(&rig, &mut runner, &vetoed, &EagerReason::Rejected("a multimodal batch".into()));
 
     // Under another key the captures are made anew.
     runner.set_key(8);
@@ -175,7 +175,7 @@ fn ranks_that_disagree_are_a_reason() {
                     check(rig, &mut runner, &batch, &EagerReason::RanksDisagree);
                 } else {
                     batch.meta.veto = Some("not this one");
-                    check(rig, &mut runner, &batch, &EagerReason::Veto("not this one".into()));
+                    check(rig, &mut runner, &batch, &EagerReason::Rejected("not this one".into()));
                 }
             });
         }

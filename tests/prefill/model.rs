@@ -3,7 +3,7 @@
 use crate::support::{Rig, random_values};
 use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::Stream;
-use breakable_cuda_graph::prefill::{Batch, Feed, InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
+use breakable_cuda_graph::prefill::{Batch, InputData, InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
 use breakable_cuda_graph::{BreakKind, BreakOptions, DType, Error, Result, Scope, Tensor, current_stream};
 use std::borrow::Cow;
 
@@ -96,7 +96,7 @@ impl PrefillModel for Small {
         context.mode
     }
 
-    fn veto(&self, context: &Meta, _: usize) -> Option<Cow<'static, str>> {
+    fn reject(&self, context: &Meta, _: usize) -> Option<Cow<'static, str>> {
         context.veto.map(Cow::Borrowed)
     }
 
@@ -170,7 +170,7 @@ impl Owned {
 
     /// Hands the batch to `run`.
     pub fn with<T>(&self, run: impl FnOnce(&Batch<'_, Meta>) -> T) -> T {
-        let inputs = [Feed::host(&self.ids), Feed::host(&self.x), Feed::host(&self.bias)];
+        let inputs = [InputData::host(&self.ids), InputData::host(&self.x), InputData::host(&self.bias)];
         run(&Batch { rows: self.rows, context: &self.meta, inputs: &inputs })
     }
 }

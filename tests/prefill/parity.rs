@@ -3,7 +3,7 @@
 use crate::model::{Owned, Small, WIDTH};
 use crate::support::{Rig, for_each_driver, random_values, reference};
 use crate::{bits, buckets, run, run_eager, runner};
-use breakable_cuda_graph::prefill::{Batch, CaptureWhen, Feed};
+use breakable_cuda_graph::prefill::{Batch, CaptureWhen, InputData};
 use breakable_cuda_graph::{BreakKind, CaptureOptions, Error, Tensor};
 
 const LADDER: [usize; 7] = [1, 3, 4, 8, 13, 21, 32];
@@ -14,7 +14,7 @@ fn captures_are_made_with_the_options_for_them() {
     for_each_driver(|driver| {
         let rig = Rig::new(driver);
         let mut model = Small::new(&rig);
-        model.kind = BreakKind::Recorded;
+        model.kind = BreakKind::Patched;
         let capture = CaptureOptions::default().name("prefill").bucket(999);
         let mut runner = runner(&rig, &model, buckets(&[4, 8]).capture(capture));
         runner.capture_all(&rig.stream, |_| {}).expect("all captured");
@@ -23,11 +23,11 @@ fn captures_are_made_with_the_options_for_them() {
     });
 }
 
-/// A thousand batches of random sizes over all buckets, for some seeds with recorded breaks and with execs that the buckets share, with all static
+/// A thousand batches of random sizes over all buckets, for some seeds with patched breaks and with execs that the buckets share, with all static
 /// inputs and all rows that attention does not write poisoned before each.
 fn a_thousand_batches(rig: &Rig, seed: u64) {
     let mut model = Small::new(rig);
-    model.kind = if seed % 2 == 1 { BreakKind::Recorded } else { BreakKind::Live };
+    model.kind = if seed % 2 == 1 { BreakKind::Patched } else { BreakKind::Live };
     let mut capture = CaptureOptions::default().share_execs(seed % 4 == 3);
     capture.max_recorded_configs = 2;
     let mut runner = runner(rig, &model, buckets(&LADDER).capture(capture));
@@ -129,8 +129,8 @@ fn inputs_may_be_on_the_device() {
         let owned = Owned::new(&rig.stream, 3, 3);
         let ids = vec![4, 5, 6];
         let (x, bias) = (random_values(9, 3 * WIDTH), random_values(8, WIDTH));
-        let host = [Feed::host(&ids), Feed::host(&x), Feed::host(&bias)];
-        let run = |runner: &mut breakable_cuda_graph::PrefillRunner<'_, Small>, inputs: &[Feed<'_>]| {
+        let host = [InputData::host(&ids), InputData::host(&x), InputData::host(&bias)];
+        let run = |runner: &mut breakable_cuda_graph::PrefillRunner<'_, Small>, inputs: &[InputData<'_>]| {
             let results = runner.run(&rig.stream, &Batch { rows: 3, context: &owned.meta, inputs }).expect("a batch");
             assert_eq!(results.bucket(), Some(4));
             results.read::<f32>(0, &rig.stream).expect("an output")
@@ -138,12 +138,12 @@ fn inputs_may_be_on_the_device() {
         let expected = run(&mut runner, &host);
         let x_there = Tensor::from_slice(&rig.stream, &x, &[3, WIDTH]).expect("a tensor");
         let bias_there = Tensor::from_slice(&rig.stream, &bias, &[WIDTH]).expect("a tensor");
-        assert_eq!(run(&mut runner, &[Feed::host(&ids), (&x_there).into(), (&bias_there).into()]), expected);
+        assert_eq!(run(&mut runner, &[InputData::host(&ids), (&x_there).into(), (&bias_there).into()]), expected);
         // Written where captures read it, by the engine itself.
         let in_place = runner.inputs()[1].leading_rows(3);
         runner.inputs()[1].write(&rig.stream, &[f32::NAN; 8 * WIDTH]).expect("poisoned");
         in_place.write(&rig.stream, &x).expect("written");
-        assert_eq!(run(&mut runner, &[Feed::host(&ids), (&in_place).into(), Feed::host(&bias)]), expected);
+        assert_eq!(run(&mut runner, &[InputData::host(&ids), (&in_place).into(), InputData::host(&bias)]), expected);
     });
 }
 

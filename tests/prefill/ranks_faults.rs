@@ -5,7 +5,7 @@ use crate::support::{Ledger, Rig, driver};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::Driver;
 use breakable_cuda_graph::prefill::{Decision, EagerReason, Ranks, ReasonKind, ThreadRank};
-use breakable_cuda_graph::sys::watch::Fault;
+use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use std::thread;
 use std::time::Instant;
@@ -31,21 +31,21 @@ fn may_go_by(call: Call) -> bool {
 /// One rank's part of a round. Whether the fault was set off.
 fn one_rank(rig: &Rig, model: &Small, rank: ThreadRank, after: u64) -> bool {
     let me = rank.rank();
-    let watch = rig.driver.watch().expect("a watched driver");
+    let watch = rig.driver.intercept().expect("a watched driver");
     let owned = Owned::new(&rig.stream, 3, 3);
     let mut runner = runner(rig, model, buckets(&[4, 8]).ranks(rank));
     let expected = run_eager(rig, &mut runner, &owned);
     rig.stream.synchronize().expect("idle");
     runner.turn_off().expect("off");
     runner.turn_on();
-    let (baseline, live) = (Ledger::of(&rig.driver), rig.driver.machine().map(|machine| machine.live()));
+    let (baseline, live) = (Ledger::of(&rig.driver), rig.driver.ref_driver().map(|machine| machine.object_counts()));
 
     let started = Instant::now();
     if me == FAILS {
         watch.fail(Fault { call: None, after, code: CUresult::CUDA_ERROR_UNKNOWN });
     }
     let result = runner.capture_all(&rig.stream, |_| {});
-    let fired = if me == FAILS { watch.heal() } else { Vec::new() };
+    let fired = if me == FAILS { watch.clear_fault() } else { Vec::new() };
     let (got, bucket) = run(rig, &mut runner, &owned);
     let took = started.elapsed();
     let what = format!("rank {me}, call {after} ({:?}), {result:?}", fired.first());
@@ -65,13 +65,13 @@ fn one_rank(rig: &Rig, model: &Small, rank: ThreadRank, after: u64) -> bool {
     rig.stream.synchronize().expect("idle");
     runner.pool().trim().expect("nothing in use");
     assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
-    assert_eq!(rig.driver.machine().map(|machine| machine.live()), live, "{what}");
+    assert_eq!(rig.driver.ref_driver().map(|machine| machine.object_counts()), live, "{what}");
     !fired.is_empty()
 }
 
 #[test]
 fn one_rank_fails_at_every_call_of_its_capture() {
-    let drivers: Vec<Driver> = (0..RANKS).map(|_| driver().watched()).collect();
+    let drivers: Vec<Driver> = (0..RANKS).map(|_| driver().intercepted()).collect();
     let rigs: Vec<Rig> = drivers.iter().map(Rig::new).collect();
     let models: Vec<Small> = rigs.iter().map(Small::new).collect();
     for after in 0.. {

@@ -26,8 +26,8 @@ pub struct Ledger(BTreeMap<&'static str, i64>);
 impl Ledger {
     /// What the watched driver holds now.
     pub fn of(driver: &Driver) -> Ledger {
-        let watch = driver.watch().expect("a watched driver");
-        let sum = |calls: &[Call]| calls.iter().map(|&call| watch.effects(call) as i64).sum::<i64>();
+        let watch = driver.intercept().expect("a watched driver");
+        let sum = |calls: &[Call]| calls.iter().map(|&call| watch.successes(call) as i64).sum::<i64>();
         let live = KINDS.iter().map(|(kind, made, ended)| (*kind, sum(made) - sum(ended)));
         Ledger(live.filter(|(_, count)| *count != 0).collect())
     }

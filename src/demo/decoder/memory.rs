@@ -5,8 +5,8 @@ use crate::capture::{Scope, current_stream, empty, trace};
 use crate::demo::Ops;
 use crate::driver::Stream;
 use crate::error::{Error, Result};
+use crate::memory::trace::Trace;
 use crate::pool::CapturePool;
-use crate::pool::trace::Trace;
 use crate::prefill::{InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
 use crate::tensor::{DType, Tensor};
 

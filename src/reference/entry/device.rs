@@ -2,7 +2,7 @@
 
 use super::{entries, put};
 use crate::reference::handles::{Context, Handle, new_handle};
-use crate::reference::machine::{Outcome, State};
+use crate::reference::ref_driver::{Outcome, State};
 use crate::sys::{CUcontext, CUdevice, CUdevice_attribute, CUmemoryPool, CUresult, CUuuid, code_name};
 use core::ffi::{c_char, c_int, c_uint};
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 
 use super::{as_pointer, entries, put};
 use crate::reference::handles::{Event, Recorded, new_handle};
-use crate::reference::machine::State;
+use crate::reference::ref_driver::State;
 use crate::reference::tasks::TaskId;
 use crate::sys::{CUevent, CUevent_flags_enum, CUresult, CUstream};
 use core::ffi::c_uint;

@@ -4,7 +4,7 @@ use super::{as_pointer, entries, put};
 use crate::reference::capture::Target;
 use crate::reference::graph::{self, Exec, ExecNode, Payload, UPDATE_REFUSED, Work};
 use crate::reference::handles::{Handle, Recorded};
-use crate::reference::machine::{Outcome, State};
+use crate::reference::ref_driver::{Outcome, State};
 use crate::reference::tasks::TaskId;
 use crate::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult,

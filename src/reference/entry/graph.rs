@@ -2,10 +2,10 @@
 
 use super::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{as_pointer, entries, put};
-use crate::reference::graph::{Graph, Launch, Node, Payload, Place, Work, in_order};
+use crate::kernels::host::Geometry;
+use crate::reference::graph::{CopyEnd, Graph, Launch, Node, Payload, Work, in_order};
 use crate::reference::handles::{Handle, new_handle};
-use crate::reference::kernel::Geometry;
-use crate::reference::machine::{Outcome, State};
+use crate::reference::ref_driver::{Outcome, State};
 use crate::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraph, CUgraphNode, CUgraphNodeType,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUmemorytype_enum, CUresult,
@@ -299,20 +299,20 @@ entries! {
         // SAFETY: all-zero is a value of this plain structure.
         let mut found: CUDA_MEMCPY3D = unsafe { core::mem::zeroed() };
         match from {
-            Place::Device(address) => (found.srcMemoryType, found.srcDevice) = (CUmemorytype_enum::CU_MEMORYTYPE_DEVICE, *address),
-            Place::Host(address) => {
+            CopyEnd::Device(address) => (found.srcMemoryType, found.srcDevice) = (CUmemorytype_enum::CU_MEMORYTYPE_DEVICE, *address),
+            CopyEnd::Host(address) => {
                 (found.srcMemoryType, found.srcHost) = (CUmemorytype_enum::CU_MEMORYTYPE_HOST, *address as *const c_void);
             }
-            Place::Staged(bytes) => {
+            CopyEnd::Staged(bytes) => {
                 (found.srcMemoryType, found.srcHost) = (CUmemorytype_enum::CU_MEMORYTYPE_HOST, bytes.as_ptr().cast());
             }
         }
         match to {
-            Place::Host(address) => {
+            CopyEnd::Host(address) => {
                 (found.dstMemoryType, found.dstHost) = (CUmemorytype_enum::CU_MEMORYTYPE_HOST, *address as *mut c_void);
             }
-            Place::Device(address) => (found.dstMemoryType, found.dstDevice) = (CUmemorytype_enum::CU_MEMORYTYPE_DEVICE, *address),
-            Place::Staged(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            CopyEnd::Device(address) => (found.dstMemoryType, found.dstDevice) = (CUmemorytype_enum::CU_MEMORYTYPE_DEVICE, *address),
+            CopyEnd::Staged(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
         (found.WidthInBytes, found.Height, found.Depth) = (*bytes, 1, 1);
         // SAFETY: the caller gives null or a valid place.

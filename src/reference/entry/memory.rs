@@ -2,10 +2,10 @@
 
 use super::{as_pointer, entries, put};
 use crate::reference::capture::Target;
-use crate::reference::graph::{Place, Work};
+use crate::reference::graph::{CopyEnd, Work};
 use crate::reference::handles::Handle;
-use crate::reference::machine::{Outcome, State};
 use crate::reference::memory::{Kind, Region};
+use crate::reference::ref_driver::{Outcome, State};
 use crate::sys::{CUcontext, CUdeviceptr, CUmemoryPool, CUmemorytype_enum, CUpointer_attribute, CUresult, CUstream};
 use core::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 
@@ -29,9 +29,9 @@ impl State {
     }
 
     /// The end of a copy that a host pointer is: memory that the driver gave, or any other.
-    fn host_place(&self, address: *const c_void) -> Place {
+    fn host_place(&self, address: *const c_void) -> CopyEnd {
         let address = address as u64;
-        if self.memory.region(address).is_some() { Place::Device(address) } else { Place::Host(address) }
+        if self.memory.region(address).is_some() { CopyEnd::Device(address) } else { CopyEnd::Host(address) }
     }
 
     fn is_pinned(&self, address: u64) -> bool {
@@ -42,12 +42,12 @@ impl State {
     ///
     /// # Safety
     /// `from` is the start of `bytes` readable bytes.
-    unsafe fn host_source(&self, target: Target, from: *const c_void, bytes: usize) -> Place {
+    unsafe fn host_source(&self, target: Target, from: *const c_void, bytes: usize) -> CopyEnd {
         match self.host_place(from) {
-            pinned @ Place::Device(_) => pinned,
+            pinned @ CopyEnd::Device(_) => pinned,
             pageable if self.capture_of(target).is_some() => pageable,
             // SAFETY: as the caller says.
-            _ => Place::Staged(unsafe { core::slice::from_raw_parts(from.cast::<u8>(), bytes) }.into()),
+            _ => CopyEnd::Staged(unsafe { core::slice::from_raw_parts(from.cast::<u8>(), bytes) }.into()),
         }
     }
 
@@ -158,8 +158,8 @@ entries! {
         let target = Target::Legacy(state.current()?);
         // SAFETY: the caller vouches for the source. It is staged, and the transfer may still be pending when this returns.
         let from = unsafe { state.host_source(target, from, bytes) };
-        let pinned = matches!(from, Place::Device(_));
-        let task = state.submit_live(target, Work::Copy { to: Place::Device(to), from, bytes })?;
+        let pinned = matches!(from, CopyEnd::Device(_));
+        let task = state.submit_live(target, Work::Copy { to: CopyEnd::Device(to), from, bytes })?;
         if pinned {
             state.wait_for(&[task]);
         }
@@ -169,7 +169,7 @@ entries! {
     fn cuMemcpyDtoH_v2(state, to: *mut c_void, from: CUdeviceptr, bytes: usize) {
         let target = Target::Legacy(state.current()?);
         let to = state.host_place(to);
-        let task = state.submit_live(target, Work::Copy { to, from: Place::Device(from), bytes })?;
+        let task = state.submit_live(target, Work::Copy { to, from: CopyEnd::Device(from), bytes })?;
         state.wait_for(&[task]);
         state.healthy(state.context_of(target))
     }
@@ -178,15 +178,15 @@ entries! {
         let target = state.target(stream)?;
         // SAFETY: the caller vouches for the source.
         let from = unsafe { state.host_source(target, from, bytes) };
-        state.submit(target, Work::Copy { to: Place::Device(to), from, bytes })
+        state.submit(target, Work::Copy { to: CopyEnd::Device(to), from, bytes })
     }
 
     fn cuMemcpyDtoHAsync_v2(state, to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) {
         let target = state.target(stream)?;
         let captured = state.capture_of(target).is_some();
         let to = state.host_place(to);
-        let pageable = matches!(to, Place::Host(_));
-        state.submit(target, Work::Copy { to, from: Place::Device(from), bytes })?;
+        let pageable = matches!(to, CopyEnd::Host(_));
+        state.submit(target, Work::Copy { to, from: CopyEnd::Device(from), bytes })?;
         if pageable && !captured {
             // Into pageable memory it is synchronous.
             let tails = state.tails(target);
@@ -201,7 +201,7 @@ entries! {
         if state.is_pinned(to) || state.is_pinned(from) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        state.submit(target, Work::Copy { to: Place::Device(to), from: Place::Device(from), bytes })
+        state.submit(target, Work::Copy { to: CopyEnd::Device(to), from: CopyEnd::Device(from), bytes })
     }
 
     fn cuMemsetD8Async(state, address: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) {

@@ -13,8 +13,8 @@ mod pool;
 mod stream;
 mod virtual_memory;
 
-use super::machine::Outcome;
 use super::options::Options;
+use super::ref_driver::Outcome;
 use crate::sys::{CUdriverProcAddressQueryResult, CUresult, Call};
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -42,7 +42,7 @@ macro_rules! entries {
         $(
             #[allow(non_snake_case, clippy::too_many_arguments)]
             pub(super) unsafe extern "C" fn $name($($argument: $type),*) -> $crate::sys::CUresult {
-                $crate::reference::machine::call(|$state: &mut $crate::reference::machine::State| $body)
+                $crate::reference::ref_driver::call(|$state: &mut $crate::reference::ref_driver::State| $body)
             }
         )*
     };
@@ -68,7 +68,7 @@ unsafe extern "C" fn get_proc_address(
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
     use CUdriverProcAddressQueryResult as Status;
-    super::machine::call(|state| {
+    super::ref_driver::call(|state| {
         if name.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }

@@ -1,11 +1,11 @@
 //! Modules, functions and launches.
 
 use super::{as_pointer, entries, put};
+use crate::kernels::host::Geometry;
 use crate::reference::graph::{Arguments, Launch, Work};
 use crate::reference::handles::{Function, Handle, Module, new_handle};
-use crate::reference::kernel::Geometry;
-use crate::reference::machine::{Outcome, State};
 use crate::reference::ptx;
+use crate::reference::ref_driver::{Outcome, State};
 use crate::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, CUstream};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::CString;

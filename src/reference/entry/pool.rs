@@ -1,12 +1,12 @@
 //! Stream-ordered memory pools.
 
 use super::{as_pointer, entries, put};
-use crate::pool::blocks::{Block, Blocks, StreamKey};
+use crate::memory::allocator::{Block, Blocks, StreamKey};
 use crate::reference::capture::Target;
 use crate::reference::graph::{Payload, Work};
 use crate::reference::handles::{Handle, OutBlock, Pool, new_handle};
-use crate::reference::machine::{Outcome, State};
 use crate::reference::memory::{Kind, Region};
+use crate::reference::ref_driver::{Outcome, State};
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream, location_parts, max_size,

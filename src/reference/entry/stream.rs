@@ -5,7 +5,7 @@ use super::{as_pointer, entries, put};
 use crate::reference::capture::{Target, exchange_mode};
 use crate::reference::graph::Work;
 use crate::reference::handles::{Handle, Stream, new_handle};
-use crate::reference::machine::{Outcome, State};
+use crate::reference::ref_driver::{Outcome, State};
 use crate::sys::{
     CUcontext, CUevent, CUgraph, CUgraphNode, CUhostFn, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
     cuuint64_t,

@@ -2,8 +2,8 @@
 
 use super::{entries, put};
 use crate::reference::handles::{Mapping, Physical, Reservation};
-use crate::reference::machine::{Outcome, State};
 use crate::reference::memory::{Kind, Region};
+use crate::reference::ref_driver::{Outcome, State};
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocationType, CUresult, location_parts,

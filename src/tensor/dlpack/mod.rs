@@ -13,7 +13,7 @@ mod tests;
 pub use abi::{DlDataType, DlDevice, DlTensor, ManagedTensor, ManagedTensorVersioned};
 
 use super::layout::MAX_RANK;
-use super::owned::{Place, Tensor};
+use super::owned::{Location, Tensor};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::ptr::NonNull;
@@ -122,7 +122,9 @@ impl<F: Form> DlpackView<F> {
         };
         let (shape, strides) = (numbers(tensor.shape()), numbers(tensor.strides()));
         let device = match (tensor.place(), tensor.context()) {
-            (Place::Device, Some(context)) => DlDevice { kind: DlDevice::CUDA, id: context.device().ordinal() as i32 },
+            (Location::Device, Some(context)) => {
+                DlDevice { kind: DlDevice::CUDA, id: context.device().ordinal() as i32 }
+            }
             _ => DlDevice { kind: DlDevice::CPU, id: 0 },
         };
         DlpackView::new(&Description {

@@ -1,0 +1,120 @@
+//! Execs that graphs of the same nodes take turns in: the memory of one for many.
+//!
+//! An exec is made from one graph, its *source*, and addressed by the source's nodes whatever it holds. Another graph of the same nodes gets in with
+//! `cuGraphExecUpdate`. When the graph that it holds goes, or its source, the exec goes too, so that it never refers to what nobody keeps; the next one
+//! makes it anew.
+
+use crate::driver::graph::Node;
+use crate::driver::{Graph, GraphExec, InstantiateFlags, Stream};
+use crate::error::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The shared execs of one pool.
+#[derive(Default)]
+pub(crate) struct SharedExecs {
+    /// Those that some member still uses, and some that none does.
+    list: Mutex<Vec<Weak<SharedExec>>>,
+}
+
+/// A graph that takes part, alone or with others.
+pub(crate) struct Member {
+    id: u64,
+    /// Members of different places never share: what runs in one replay.
+    place: usize,
+    pub(crate) graph: Graph,
+    /// In the order in which they were added.
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) flags: InstantiateFlags,
+}
+
+impl Member {
+    pub(crate) fn new(graph: Graph, nodes: Vec<Node>, flags: InstantiateFlags, place: usize) -> Member {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Member { id: NEXT.fetch_add(1, Ordering::Relaxed), place, graph, nodes, flags }
+    }
+}
+
+/// An exec that several members use.
+pub(crate) struct SharedExec {
+    flags: InstantiateFlags,
+    place: usize,
+    state: Mutex<Option<State>>,
+}
+
+struct State {
+    exec: GraphExec,
+    source: u64,
+    /// The source's.
+    nodes: Vec<Node>,
+    /// Whose graph is in it.
+    holder: u64,
+}
+
+/// A member's turn in a shared exec.
+pub(crate) struct ReplayLock<'a> {
+    state: MutexGuard<'a, Option<State>>,
+    /// Whether another graph was in it before, or none.
+    pub(crate) switched: bool,
+}
+
+impl ReplayLock<'_> {
+    /// The exec, with the nodes that address it.
+    pub(crate) fn parts(&self) -> Option<(&GraphExec, &[Node])> {
+        self.state.as_ref().map(|state| (&state.exec, &*state.nodes))
+    }
+}
+
+impl SharedExecs {
+    /// An exec that takes the member's graph: one that there is, or a new one.
+    pub(crate) fn join(&self, member: &Member, stream: &Stream) -> Result<Arc<SharedExec>> {
+        let mut list = lock(&self.list);
+        list.retain(|shared| shared.strong_count() > 0);
+        for shared in list.iter().filter_map(Weak::upgrade) {
+            let may = shared.flags == member.flags && shared.place == member.place;
+            if may && shared.turn(member, stream)?.is_some() {
+                return Ok(shared);
+            }
+        }
+        let shared = Arc::new(SharedExec { flags: member.flags, place: member.place, state: Mutex::default() });
+        shared.turn(member, stream)?;
+        list.push(Arc::downgrade(&shared));
+        Ok(shared)
+    }
+}
+
+impl SharedExec {
+    /// Takes the exec for a member, whose graph is in it then. `None`: it has other nodes.
+    pub(crate) fn turn(&self, member: &Member, stream: &Stream) -> Result<Option<ReplayLock<'_>>> {
+        let mut guard = lock(&self.state);
+        let switched = match &mut *guard {
+            Some(state) if state.holder == member.id => false,
+            Some(state) => {
+                if state.nodes.len() != member.nodes.len() || !state.exec.update(&member.graph)? {
+                    return Ok(None);
+                }
+                state.holder = member.id;
+                true
+            }
+            none => {
+                let exec = GraphExec::new(&member.graph, member.flags)?;
+                exec.upload(stream)?;
+                *none = Some(State { exec, source: member.id, nodes: member.nodes.clone(), holder: member.id });
+                true
+            }
+        };
+        Ok(Some(ReplayLock { state: guard, switched }))
+    }
+
+    /// The member's graph is about to go.
+    pub(crate) fn leave(&self, member: &Member) {
+        let mut guard = lock(&self.state);
+        if guard.as_ref().is_some_and(|state| state.source == member.id || state.holder == member.id) {
+            *guard = None;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

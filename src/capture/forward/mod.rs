@@ -1,0 +1,3 @@
+//! What model code runs in: the calling thread's frames and published contexts.
+
+pub(crate) mod frame;

@@ -1,0 +1,4 @@
+//! Recording a forward.
+
+pub(crate) mod recorder;
+pub(crate) mod session;

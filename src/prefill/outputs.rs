@@ -1,0 +1,77 @@
+//! What a batch gave.
+
+use super::spec::{LeadingDim, OutputSpec};
+use crate::driver::Stream;
+use crate::error::{Error, Result};
+use crate::pool::CapturePool;
+use crate::tensor::{Element, Tensor};
+use std::borrow::Cow;
+
+/// A batch's outputs. They borrow the runner, so that no later batch of it can overwrite them while they are held; a replay of another capture of the
+/// same pool is noticed when they are asked for.
+///
+/// The outputs are ready in the order of the stream that the batch ran on.
+#[derive(Debug)]
+#[must_use = "the outputs are there until the next batch"]
+pub struct BatchOutputs<'r> {
+    pub(super) specs: &'r [OutputSpec],
+    pub(super) outputs: Cow<'r, [Tensor]>,
+    pub(super) rows: usize,
+    pub(super) bucket: Option<usize>,
+    pub(super) pool: &'r CapturePool,
+    /// The replay's number in the pool. `None` for an eager batch, whose outputs are its own.
+    pub(super) replay: Option<u64>,
+}
+
+impl BatchOutputs<'_> {
+    /// Valid rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The bucket that was replayed; `None` where the batch ran eagerly.
+    pub fn bucket(&self) -> Option<usize> {
+        self.bucket
+    }
+
+    /// Outputs. None where the batch had no rows and so did not run.
+    pub fn len(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Whether there are no outputs.
+    pub fn is_empty(&self) -> bool {
+        self.outputs.is_empty()
+    }
+
+    /// The pool, for eager work on the outputs.
+    pub fn pool(&self) -> &CapturePool {
+        self.pool
+    }
+
+    /// An output, its rows the real ones. Of a batch that was replayed it is a view of memory that the next batch writes: a clone outlives these
+    /// results, what it shows does not.
+    ///
+    /// # Errors
+    /// [`Error::OutputsOverwritten`] after a later replay of the same pool; [`Error::OutOfRange`].
+    pub fn tensor(&self, index: usize) -> Result<Tensor> {
+        if self.replay.is_some_and(|number| self.pool.handle().latest_replay() != number) {
+            return Err(Error::OutputsOverwritten);
+        }
+        let (Some(output), Some(spec)) = (self.outputs.get(index), self.specs.get(index)) else {
+            return Err(Error::OutOfRange { what: "outputs", end: index + 1, length: self.outputs.len() });
+        };
+        Ok(match spec.leading {
+            LeadingDim::Rows => output.leading_rows(self.rows),
+            LeadingDim::Fixed => output.clone(),
+        })
+    }
+
+    /// An output's values in row-major order, after the work that is on the stream. Waits for it.
+    ///
+    /// # Errors
+    /// As for [`tensor`](BatchOutputs::tensor) and [`Tensor::read`].
+    pub fn read<T: Element>(&self, index: usize, stream: &Stream) -> Result<Vec<T>> {
+        self.tensor(index)?.read(stream)
+    }
+}

@@ -1,0 +1,17 @@
+//! Patched and inline breaks: one exec between live breaks, with bodies that are patched in.
+
+#[path = "../../examples/support/blas.rs"]
+mod blas;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod configs;
+mod faults;
+mod inline;
+mod model;
+mod paths;
+mod product;
+mod refused;
+mod shared;
+mod soak;
+mod ways;

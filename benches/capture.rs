@@ -14,7 +14,7 @@ mod program;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::driver::{Graph, GraphExec, InstantiateFlags, fill};
+use breakable_cuda_graph::driver::{Graph, GraphExec, InstantiateFlags};
 use breakable_cuda_graph::sys::CUstreamCaptureMode;
 use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Tensor, current_stream};
 use clap::Parser;
@@ -283,7 +283,7 @@ fn memsets(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error
                 // SAFETY: the kernel's own parameters and the start of the buffer, which outlives the replays.
                 unsafe {
                     kernel.launch_raw(&recorded_on, config, &mut pointers_to(&values))?;
-                    fill(buffer.address(), 0, 1024, &recorded_on)
+                    recorded_on.fill_bytes(buffer.address(), 0, 1024)
                 }
             })
         })?;

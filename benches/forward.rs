@@ -17,7 +17,7 @@ mod support;
 
 use blas::Blas;
 use breakable_cuda_graph::demo::{DecoderBatch, DecoderOps, DecoderSizes, Layers, Product};
-use breakable_cuda_graph::driver::{Event, EventFlags, GraphExec, Stream, copy_device_to_host};
+use breakable_cuda_graph::driver::{Event, EventFlags, GraphExec, Stream};
 use breakable_cuda_graph::sys::{CUgraphExec, CUresult, CUstream, Call, CallError};
 use breakable_cuda_graph::{
     BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Error, Result, Tensor, active_forward, eager,
@@ -198,7 +198,7 @@ impl<'m> Setup<'m> {
         rows: usize,
     ) -> Result<Setup<'m>> {
         let context = stream.context();
-        let x = Tensor::empty(context, DType::BF16, &[rows, layers.sizes().width])?;
+        let x = Tensor::allocate(context, DType::BF16, &[rows, layers.sizes().width])?;
         // Of variance 1.
         ops.random_into(stream, 2, 0.0, 3.0_f32.sqrt(), &x)?;
         let batch = |offsets: &[i32]| -> Result<DecoderBatch> {
@@ -297,7 +297,7 @@ impl<'m> Setup<'m> {
         let output = self.run(arm)?.leading_rows(valid);
         let mut bytes = vec![0; output.elements() * 2];
         // SAFETY: leading rows of a contiguous tensor, of as many bytes.
-        unsafe { copy_device_to_host(&mut bytes, output.address(), &self.stream)? };
+        unsafe { self.stream.copy_device_to_host(&mut bytes, output.address())? };
         Ok(bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])).collect())
     }
 

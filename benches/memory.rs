@@ -202,7 +202,7 @@ impl Bench {
         let options = PoolOptions::default().max_bytes(bytes).backing(Backing::ReservedAddresses);
         let pool = CapturePool::with_options(&self.context, options)?;
         let x = Tensor::from_slice(&self.stream, &[1.0_f32; 1024], &[1024])?;
-        let mut capture = BreakableCapture::on_pool(&pool)?;
+        let mut capture = BreakableCapture::new(&pool)?;
         let out = capture.record(&self.stream, |_| {
             let big = empty(DType::U8, &[bytes - (1 << 20)])?;
             let y = self.ops.scale(&x, 3.0)?;

@@ -21,7 +21,7 @@ pub use capture::{
     eager, empty, forbid_in_segment, is_capturing, trace,
 };
 pub use driver::CaptureMode;
-pub use error::{CaptureError, Error, OutOfMemory, Result};
+pub use error::{CaptureError, Error, Misuse, OutOfMemory, PoolBytes, Result, TensorError};
 pub use pool::{CapturePool, PoolOptions};
 pub use prefill::{PrefillModel, PrefillRunner, RunnerOptions};
 pub use sys::Driver;

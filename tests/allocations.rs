@@ -57,7 +57,7 @@ fn a_replay_allocates_nothing() {
 fn replays_allocate_nothing(kind: BreakKind) {
     let rig = Rig::new(&support::driver());
     let input = rig.random(1, &[8, 16]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let recorded = active_forward(&2.0_f32, || {
         capture.record(&rig.stream, |_| {
             let mut h = rig.ops.scale(&input, 1.0)?;
@@ -96,7 +96,7 @@ fn replays_allocate_nothing(kind: BreakKind) {
 impl Rig {
     /// A buffer of the same shape that is no part of the pool.
     fn zeros_in_forward(&self, like: &Tensor) -> Result<Tensor> {
-        Tensor::empty(&self.context, like.dtype(), like.shape())
+        Tensor::allocate(&self.context, like.dtype(), like.shape())
     }
 }
 

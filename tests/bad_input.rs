@@ -5,7 +5,6 @@ mod support;
 
 use breakable_cuda_graph::driver::{
     Context, Device, DeviceBuffer, Event, Graph, GraphExec, InstantiateFlags, PinnedBuffer, Stream, StreamKind,
-    copy_pinned_to_device,
 };
 use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{
@@ -14,8 +13,8 @@ use breakable_cuda_graph::sys::{
 };
 use breakable_cuda_graph::tensor::Layout;
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, PoolOptions, ReplayOptions, Result,
-    Tensor, break_point, current_stream, eager, empty, scrub_padding_tail,
+    BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, Misuse, PoolOptions, ReplayOptions,
+    Result, Tensor, TensorError, break_point, current_stream, eager, empty, scrub_padding_tail,
 };
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -39,7 +38,7 @@ fn cause<T: std::fmt::Debug>(result: Result<T>) -> Error {
 /// A recording of one operation and one break, and its replay, work.
 fn check_usable(rig: &Rig) {
     let input = rig.random(1, &[4, WIDTH]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let ops = rig.ops.clone();
     let out = capture
         .record(&rig.stream, |scope| {
@@ -65,18 +64,18 @@ fn raw_stream(context: &Context, flags: u32) -> breakable_cuda_graph::sys::CUstr
 #[test]
 fn captures_that_are_not_recorded_or_failed_do_not_replay() {
     for_each_seed(|rig| {
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
-        assert!(matches!(capture.replay(&rig.stream), Err(Error::NotRecorded)));
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::NotRecorded))));
         let failed: Result<()> = capture.record(&rig.stream, |_| Err(Error::user("no weights")));
         let error = failed.expect_err("it fails");
         assert!(error.to_string().contains("no weights"), "{error}");
-        assert!(matches!(capture.replay(&rig.stream), Err(Error::Poisoned)));
-        assert!(matches!(capture.record(&rig.stream, |_| Ok(())), Err(Error::Poisoned)));
+        assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::Poisoned))));
+        assert!(matches!(capture.record(&rig.stream, |_| Ok(())), Err(Error::Misuse(Misuse::Poisoned))));
 
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         capture.record(&rig.stream, |_| Ok(())).expect("an empty recording");
         assert_eq!((capture.num_segments(), capture.num_launches()), (1, 0));
-        assert!(matches!(capture.record(&rig.stream, |_| Ok(())), Err(Error::AlreadyRecorded)));
+        assert!(matches!(capture.record(&rig.stream, |_| Ok(())), Err(Error::Misuse(Misuse::AlreadyRecorded))));
         let _ = capture.replay(&rig.stream).expect("it can be replayed all the same");
         check_usable(&rig);
     });
@@ -86,8 +85,8 @@ fn captures_that_are_not_recorded_or_failed_do_not_replay() {
 fn captures_of_another_pool_are_refused() {
     for_each_seed(|rig| {
         let other = CapturePool::new(&rig.context).expect("a pool");
-        let capture = BreakableCapture::on_pool(&other).expect("a capture");
-        assert!(matches!(capture.expect_pool(&rig.pool), Err(Error::ForeignPool)));
+        let capture = BreakableCapture::new(&other).expect("a capture");
+        assert!(matches!(capture.expect_pool(&rig.pool), Err(Error::Misuse(Misuse::ForeignPool))));
         capture.expect_pool(&other).expect("its own pool");
     });
 }
@@ -100,13 +99,16 @@ fn legacy_and_blocking_foreign_streams_are_refused_with_the_reason() {
             unsafe { Stream::borrow_raw(&rig.context, std::ptr::null_mut(), None) }.expect("the legacy stream");
         assert_eq!(legacy.kind(), StreamKind::Legacy);
         let options = CaptureOptions::default().stream(&legacy);
-        assert!(matches!(BreakableCapture::with_options(&rig.pool, options), Err(Error::LegacyStream)));
+        assert!(matches!(BreakableCapture::with_options(&rig.pool, options), Err(Error::Misuse(Misuse::LegacyStream))));
 
         // SAFETY: a stream just made, which nobody else destroys.
         let blocking = unsafe { Stream::from_raw(&rig.context, raw_stream(&rig.context, 0)) }.expect("a stream");
         assert_eq!(blocking.kind(), StreamKind::Blocking);
         let options = CaptureOptions::default().stream(&blocking);
-        assert!(matches!(BreakableCapture::with_options(&rig.pool, options), Err(Error::BlockingStream)));
+        assert!(matches!(
+            BreakableCapture::with_options(&rig.pool, options),
+            Err(Error::Misuse(Misuse::BlockingStream))
+        ));
 
         // A foreign non-blocking stream is captured.
         let raw = raw_stream(&rig.context, CUstream_flags_enum::CU_STREAM_NON_BLOCKING.0);
@@ -116,7 +118,7 @@ fn legacy_and_blocking_foreign_streams_are_refused_with_the_reason() {
         let mut capture = BreakableCapture::with_options(&rig.pool, options).expect("a capture");
         let input = rig.random(1, &[4, WIDTH]);
         let out = capture.record(&rig.stream, |_| rig.ops.scale(&input, 2.0)).expect("a recording");
-        assert!(matches!(capture.replay(&legacy), Err(Error::LegacyStream)));
+        assert!(matches!(capture.replay(&legacy), Err(Error::Misuse(Misuse::LegacyStream))));
         let _ = capture.replay(&foreign).expect("a replay");
         foreign.synchronize().expect("the replay");
         let expected: Vec<f32> = rig.read(&input).iter().map(|value| value * 2.0).collect();
@@ -129,29 +131,41 @@ fn legacy_and_blocking_foreign_streams_are_refused_with_the_reason() {
 fn wrong_shapes_types_and_places_are_typed_errors() {
     for_each_seed(|rig| {
         let tensor = rig.zeros(&[4, WIDTH]);
-        assert!(matches!(tensor.write(&rig.stream, &[0.0_f32; 3]), Err(Error::Shape { .. })));
-        assert!(matches!(tensor.write(&rig.stream, &[0_i32; 4 * WIDTH]), Err(Error::DType { .. })));
-        assert!(matches!(tensor.read::<f64>(&rig.stream), Err(Error::DType { .. })));
-        assert!(matches!(tensor.reshape(&[5, WIDTH]), Err(Error::Shape { .. })));
-        assert!(matches!(tensor.narrow(0, 3, 2), Err(Error::OutOfRange { .. })));
-        assert!(matches!(tensor.narrow(2, 0, 1), Err(Error::OutOfRange { .. })));
-        assert!(matches!(tensor.narrow(0, usize::MAX, 2), Err(Error::OutOfRange { .. })));
-        assert!(matches!(tensor.transpose(0, 2), Err(Error::OutOfRange { .. })));
-        assert!(matches!(Layout::contiguous(&[1; 9]), Err(Error::Layout { .. })));
-        assert!(matches!(Layout::contiguous(&[usize::MAX, 2]), Err(Error::Layout { .. })));
-        assert!(matches!(Layout::strided(&[2, 2], &[1]), Err(Error::Layout { .. })));
-        assert!(matches!(Layout::strided(&[3, 3], &[usize::MAX, 1]), Err(Error::Layout { .. })));
-        assert!(matches!(Tensor::empty(&rig.context, DType::F32, &[usize::MAX / 2, 8]), Err(Error::Layout { .. })));
-        assert!(matches!(Tensor::host(&[0.0_f32; 3], &[4]), Err(Error::Shape { .. })));
+        assert!(matches!(tensor.write(&rig.stream, &[0.0_f32; 3]), Err(Error::Tensor(TensorError::Shape { .. }))));
+        assert!(matches!(
+            tensor.write(&rig.stream, &[0_i32; 4 * WIDTH]),
+            Err(Error::Tensor(TensorError::DType { .. }))
+        ));
+        assert!(matches!(tensor.read::<f64>(&rig.stream), Err(Error::Tensor(TensorError::DType { .. }))));
+        assert!(matches!(tensor.reshape(&[5, WIDTH]), Err(Error::Tensor(TensorError::Shape { .. }))));
+        assert!(matches!(tensor.narrow(0, 3, 2), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
+        assert!(matches!(tensor.narrow(2, 0, 1), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
+        assert!(matches!(tensor.narrow(0, usize::MAX, 2), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
+        assert!(matches!(tensor.transpose(0, 2), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
+        assert!(matches!(Layout::contiguous(&[1; 9]), Err(Error::Tensor(TensorError::Layout { .. }))));
+        assert!(matches!(Layout::contiguous(&[usize::MAX, 2]), Err(Error::Tensor(TensorError::Layout { .. }))));
+        assert!(matches!(Layout::strided(&[2, 2], &[1]), Err(Error::Tensor(TensorError::Layout { .. }))));
+        assert!(matches!(Layout::strided(&[3, 3], &[usize::MAX, 1]), Err(Error::Tensor(TensorError::Layout { .. }))));
+        assert!(matches!(
+            Tensor::allocate(&rig.context, DType::F32, &[usize::MAX / 2, 8]),
+            Err(Error::Tensor(TensorError::Layout { .. }))
+        ));
+        assert!(matches!(Tensor::host(&[0.0_f32; 3], &[4]), Err(Error::Tensor(TensorError::Shape { .. }))));
         let buffer = DeviceBuffer::new(&rig.context, 16).expect("a buffer");
         let layout = Layout::contiguous(&[5]).expect("a layout");
-        assert!(matches!(Tensor::from_buffer(buffer, DType::F32, layout), Err(Error::OutOfRange { .. })));
+        assert!(matches!(
+            Tensor::from_buffer(buffer, DType::F32, layout),
+            Err(Error::Tensor(TensorError::OutOfRange { .. }))
+        ));
         let host = Tensor::host(&[1.0_f32; 8], &[8]).expect("a tensor");
-        assert!(matches!(scrub_padding_tail(&rig.stream, 1, [&host]), Err(Error::Location { .. })));
-        assert!(matches!(host.write(&rig.stream, &[0.0_f32; 8]), Err(Error::Location { .. })));
+        assert!(matches!(
+            scrub_padding_tail(&rig.stream, 1, [&host]),
+            Err(Error::Tensor(TensorError::Location { .. }))
+        ));
+        assert!(matches!(host.write(&rig.stream, &[0.0_f32; 8]), Err(Error::Tensor(TensorError::Location { .. }))));
         let strided = rig.zeros(&[4, WIDTH]).narrow(1, 1, 2).expect("a view");
-        assert!(matches!(strided.write(&rig.stream, &[0.0_f32; 8]), Err(Error::Shape { .. })));
-        assert!(matches!(strided.fill_bytes(&rig.stream, 0), Err(Error::Shape { .. })));
+        assert!(matches!(strided.write(&rig.stream, &[0.0_f32; 8]), Err(Error::Tensor(TensorError::Shape { .. }))));
+        assert!(matches!(strided.fill_bytes(&rig.stream, 0), Err(Error::Tensor(TensorError::Shape { .. }))));
         check_usable(&rig);
     });
 }
@@ -159,11 +173,11 @@ fn wrong_shapes_types_and_places_are_typed_errors() {
 #[test]
 fn free_functions_outside_a_forward_are_typed_errors() {
     for_each_seed(|rig| {
-        assert!(matches!(current_stream(), Err(Error::NoForward)));
-        assert!(matches!(empty(DType::F32, &[1]), Err(Error::NoForward)));
+        assert!(matches!(current_stream(), Err(Error::Misuse(Misuse::NoForward))));
+        assert!(matches!(empty(DType::F32, &[1]), Err(Error::Misuse(Misuse::NoForward))));
         let input = rig.zeros(&[1]);
         let broken: Result<Tensor> = break_point("nowhere", [&input], |b| Ok(b.input(0)?.clone()));
-        assert!(matches!(broken, Err(Error::NoForward)));
+        assert!(matches!(broken, Err(Error::Misuse(Misuse::NoForward))));
     });
 }
 
@@ -171,7 +185,7 @@ fn free_functions_outside_a_forward_are_typed_errors() {
 fn zero_rows_work() {
     for_each_seed(|rig| {
         let input = rig.zeros(&[0, WIDTH]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let ops = rig.ops.clone();
         let out = capture
             .record(&rig.stream, |scope| {
@@ -201,7 +215,7 @@ fn a_pool_at_its_limit_says_so_and_can_be_used_on() {
         let recorded = capture.record(&rig.stream, |scope| {
             let ops = rig.ops.clone();
             let _small = scope.break_point("small", [&input], move |b| ops.relu(b.input(0)?))?;
-            let _large = scope.tensor(DType::U8, &[LIMIT])?;
+            let _large = scope.empty(DType::U8, &[LIMIT])?;
             Ok(())
         });
         let Error::OutOfMemory(error) = cause(recorded) else { panic!("another error") };
@@ -221,8 +235,8 @@ fn a_device_out_of_memory_says_so_and_can_be_used_on() {
     for_each_seed(|rig| {
         let total = rig.context.memory_info().expect("the memory").total;
         let before = rig.pool.usage().expect("usage");
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
-        let recorded = capture.record(&rig.stream, |scope| scope.tensor(DType::U8, &[total + (64 << 20)]));
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        let recorded = capture.record(&rig.stream, |scope| scope.empty(DType::U8, &[total + (64 << 20)]));
         let Error::OutOfMemory(error) = cause(recorded) else { panic!("another error") };
         let call = error.call.expect("the driver's call");
         assert_eq!((call.call(), call.code()), (Call::cuMemAllocFromPoolAsync, CUresult::CUDA_ERROR_OUT_OF_MEMORY));
@@ -238,11 +252,11 @@ fn failed_captures_give_their_memory_back_every_time() {
     for_each_seed(|rig| {
         let before = rig.pool.usage().expect("usage");
         for _ in 0..5 {
-            let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
             let recorded: Result<()> = capture.record(&rig.stream, |scope| {
                 let _blocks: Vec<Tensor> = [1_usize << 20, 3 << 20, 5 << 20]
                     .into_iter()
-                    .map(|bytes| scope.tensor(DType::U8, &[bytes]))
+                    .map(|bytes| scope.empty(DType::U8, &[bytes]))
                     .collect::<Result<_>>()?;
                 Err(Error::user(std::io::Error::other("the user's own")))
             });
@@ -259,19 +273,19 @@ fn failed_captures_give_their_memory_back_every_time() {
 fn replays_while_a_segment_is_open_and_from_the_pools_own_breaks_are_refused() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[4, WIDTH]);
-        let mut other = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut other = BreakableCapture::new(&rig.pool).expect("a capture");
         let _out = other.record(&rig.stream, |_| rig.ops.relu(&input)).expect("a recording");
         let other = Arc::new(std::sync::Mutex::new(other));
         let (replayed, stream) = (other.clone(), rig.stream.clone());
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let _out = capture
             .record(&rig.stream, |scope| {
                 let refused = other.lock().expect("the capture").replay(&rig.stream).map(drop);
-                assert!(matches!(refused, Err(Error::ReplayWhileRecording)), "{refused:?}");
+                assert!(matches!(refused, Err(Error::Misuse(Misuse::ReplayWhileRecording))), "{refused:?}");
                 let ops = rig.ops.clone();
                 scope.break_point("replays", [&input], move |b| {
                     let refused = replayed.lock().expect("the capture").replay(&stream).map(drop);
-                    assert!(matches!(refused, Err(Error::PoolBusy)), "{refused:?}");
+                    assert!(matches!(refused, Err(Error::Misuse(Misuse::PoolBusy))), "{refused:?}");
                     ops.relu(b.input(0)?)
                 })
             })
@@ -287,7 +301,7 @@ fn waiting_in_a_segment_is_refused_before_the_driver_sees_it() {
         let input = rig.random(1, &[4, WIDTH]);
         let event = Event::new(&rig.context).expect("an event");
         event.record(&rig.stream).expect("a record");
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture
             .record(&rig.stream, |scope| {
                 let stream = scope.stream()?;
@@ -300,15 +314,27 @@ fn waiting_in_a_segment_is_refused_before_the_driver_sees_it() {
                     rig.context.synchronize(),
                 ];
                 for refused in refused {
-                    assert!(matches!(refused, Err(Error::SynchronizeWhileCapturing { .. })), "{refused:?}");
+                    assert!(
+                        matches!(refused, Err(Error::Misuse(Misuse::SynchronizeWhileCapturing { .. }))),
+                        "{refused:?}"
+                    );
                 }
-                assert!(matches!(stream.wait(&event), Err(Error::EventFromOutside)));
-                assert!(matches!(stream.id(), Err(Error::WouldInvalidate { call: Call::cuStreamGetId })));
+                assert!(matches!(stream.wait(&event), Err(Error::Misuse(Misuse::EventFromOutside))));
+                assert!(matches!(
+                    stream.id(),
+                    Err(Error::Misuse(Misuse::WouldInvalidate { call: Call::cuStreamGetId }))
+                ));
                 // SAFETY: a live stream.
                 let borrowed = unsafe { Stream::borrow_raw(&rig.context, stream.as_raw(), None) };
-                assert!(matches!(borrowed, Err(Error::WouldInvalidate { call: Call::cuStreamGetFlags })));
-                assert!(matches!(input.read::<f32>(&rig.stream), Err(Error::HostMemoryInSegment)));
-                assert!(matches!(input.write(&rig.stream, &[0.0_f32; 4 * WIDTH]), Err(Error::HostMemoryInSegment)));
+                assert!(matches!(
+                    borrowed,
+                    Err(Error::Misuse(Misuse::WouldInvalidate { call: Call::cuStreamGetFlags }))
+                ));
+                assert!(matches!(input.read::<f32>(&rig.stream), Err(Error::Misuse(Misuse::HostMemoryInSegment))));
+                assert!(matches!(
+                    input.write(&rig.stream, &[0.0_f32; 4 * WIDTH]),
+                    Err(Error::Misuse(Misuse::HostMemoryInSegment))
+                ));
                 let usage = rig.pool.usage()?;
                 assert!(usage.reserved >= usage.in_use, "the pool's usage can be asked");
                 rig.ops.relu(&input)
@@ -328,7 +354,7 @@ fn unjoined_side_streams_are_named_by_their_fork() {
         let side = Stream::new(&rig.context).expect("a stream");
         for at_break in [true, false] {
             let fork = Event::new(&rig.context).expect("an event");
-            let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
             let recorded = capture.record(&rig.stream, |scope| {
                 let h = rig.ops.relu(&input)?;
                 fork.record(&scope.stream()?)?;
@@ -340,13 +366,13 @@ fn unjoined_side_streams_are_named_by_their_fork() {
                 Ok(())
             });
             let error = cause(recorded);
-            assert!(matches!(error, Error::UnjoinedWork { forked_at: 1 }), "{error:?}");
+            assert!(matches!(error, Error::Misuse(Misuse::UnjoinedWork { forked_at: 1 })), "{error:?}");
             side.synchronize().expect("the side stream is usable");
             check_usable(&rig);
         }
         // Joined, it is recorded.
         let (fork, join) = (Event::new(&rig.context).expect("an event"), Event::new(&rig.context).expect("an event"));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture
             .record(&rig.stream, |scope| {
                 let stream = scope.stream()?;
@@ -360,8 +386,8 @@ fn unjoined_side_streams_are_named_by_their_fork() {
                 rig.ops.add(&h, &doubled)
             })
             .expect("a recording");
-        assert!(matches!(rig.stream.wait(&join), Err(Error::EventFromSegment)), "CAP-16");
-        assert!(matches!(join.synchronize(), Err(Error::EventFromSegment)));
+        assert!(matches!(rig.stream.wait(&join), Err(Error::Misuse(Misuse::EventFromSegment))), "CAP-16");
+        assert!(matches!(join.synchronize(), Err(Error::Misuse(Misuse::EventFromSegment))));
         let _ = capture.replay(&rig.stream).expect("a replay");
         let expected: Vec<f32> = rig.read(&input).iter().map(|v| v.max(0.0) + v.max(0.0) * 2.0).collect();
         assert_same(&rig.read(&out), &expected);
@@ -372,19 +398,22 @@ fn unjoined_side_streams_are_named_by_their_fork() {
 #[test]
 fn allocations_on_the_capture_stream_are_refused() {
     for_each_seed(|rig| {
-        let pool = breakable_cuda_graph::driver::MemoryPool::new(&rig.context, Default::default()).expect("a pool");
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let pool = breakable_cuda_graph::driver::MemoryPool::new(&rig.context).expect("a pool");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let recorded = capture.record(&rig.stream, |scope| {
             let refused = pool.allocate(1024, &scope.stream()?).map(drop);
             assert!(
-                matches!(refused, Err(Error::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync })),
+                matches!(
+                    refused,
+                    Err(Error::Misuse(Misuse::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync }))
+                ),
                 "{refused:?}"
             );
             // On another stream it is made, past the rule of the mode.
             pool.allocate(1024, &rig.stream).map(drop)
         });
         recorded.expect("the capture survives");
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let recorded = capture.record(&rig.stream, |scope| {
             let mut address = 0;
             let stream = scope.stream()?;
@@ -393,7 +422,7 @@ fn allocations_on_the_capture_stream_are_refused() {
             Ok(())
         });
         let error = cause(recorded);
-        assert!(matches!(error, Error::MemoryNodes { count: 1 }), "{error:?}");
+        assert!(matches!(error, Error::Misuse(Misuse::MemoryNodes { count: 1 })), "{error:?}");
         check_usable(&rig);
     });
 }
@@ -427,8 +456,10 @@ fn a_forbidden_call_in_a_segment_is_named_with_its_place() {
             check_usable(&rig);
         }
         // The crate's own allocation is made past the rule.
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
-        capture.record(&rig.stream, |_| Tensor::empty(&rig.context, DType::F32, &[16]).map(drop)).expect("it survives");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        capture
+            .record(&rig.stream, |_| Tensor::allocate(&rig.context, DType::F32, &[16]).map(drop))
+            .expect("it survives");
     });
 }
 
@@ -437,13 +468,13 @@ fn a_forbidden_call_in_a_segment_is_named_with_its_place() {
 fn drops_in_a_segment_wait_for_its_end() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[4, WIDTH]);
-        let mut old = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut old = BreakableCapture::new(&rig.pool).expect("a capture");
         let old_out = old.record(&rig.stream, |_| rig.ops.relu(&input)).expect("a recording");
         let buffer = DeviceBuffer::new(&rig.context, 64).expect("a buffer");
         let pinned = PinnedBuffer::new(&rig.context, 64).expect("a buffer");
         let (event, stream) =
             (Event::new(&rig.context).expect("an event"), Stream::new(&rig.context).expect("a stream"));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture
             .record(&rig.stream, |_| {
                 drop((old, old_out, buffer, pinned, event, stream));
@@ -464,11 +495,11 @@ fn drops_in_a_segment_wait_for_its_end() {
 fn buffers_of_recorded_launches_are_kept() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[4, WIDTH]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let (out, weak) = capture
             .record(&rig.stream, |_| {
                 let local = rig.context.clone();
-                let temporary = Tensor::empty(&local, DType::F32, &[4, WIDTH])?;
+                let temporary = Tensor::allocate(&local, DType::F32, &[4, WIDTH])?;
                 rig.ops.scale_into(&current_stream()?, &input, 2.0, &temporary)?;
                 let weak = temporary.downgrade();
                 Ok((rig.ops.relu(&temporary)?, weak))
@@ -489,19 +520,19 @@ fn buffers_of_recorded_launches_are_kept() {
 #[test]
 fn pinned_buffers_of_recorded_copies_are_kept() {
     for_each_seed(|rig| {
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let mut pinned = PinnedBuffer::new(&rig.context, 16).expect("a buffer");
         pinned.as_mut_slice().copy_from_slice(&[1.5_f32, 2.5, 3.5, 4.5].map(f32::to_ne_bytes).concat());
         let out = capture
             .record(&rig.stream, |scope| {
                 let pinned = Arc::new(pinned);
-                let staged = scope.tensor(DType::F32, &[4])?;
+                let staged = scope.empty(DType::F32, &[4])?;
                 // SAFETY: the tensor is as long as the buffer.
-                unsafe { copy_pinned_to_device(staged.address(), &pinned, 0..16, &scope.stream()?)? };
+                unsafe { scope.stream()?.copy_pinned_to_device(staged.address(), &pinned, 0..16)? };
                 assert!(matches!(
                     // SAFETY: refused before anything is copied.
-                    unsafe { copy_pinned_to_device(staged.address(), &pinned, 8..17, &scope.stream()?) },
-                    Err(Error::OutOfRange { end: 17, length: 16, .. })
+                    unsafe { scope.stream()?.copy_pinned_to_device(staged.address(), &pinned, 8..17) },
+                    Err(Error::Tensor(TensorError::OutOfRange { end: 17, length: 16, .. }))
                 ));
                 rig.ops.scale(&staged, 2.0)
             })
@@ -523,7 +554,7 @@ fn replays_of_one_pool_are_ordered_across_streams() {
         rig.stream.synchronize().expect("the inputs");
         let mut captures = Vec::new();
         for (input, result) in inputs.iter().zip(&results) {
-            let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
             capture
                 .record(&rig.stream, |_| {
                     let mut h = rig.ops.scale(input, 2.0)?;
@@ -564,7 +595,7 @@ fn captures_replay_from_any_thread() {
                 threads.spawn(move || {
                     let stream = Stream::new(&rig.context).expect("a stream");
                     let ops = rig.ops.clone();
-                    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+                    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
                     let landing = Tensor::zeros(&stream, DType::F32, &[4, WIDTH]).expect("a tensor");
                     capture
                         .record(&stream, |scope| {
@@ -597,7 +628,7 @@ fn eager_forwards_check_their_stream() {
     for_each_seed(|rig| {
         let result = eager(&rig.pool, &rig.stream, |scope| {
             assert_eq!(scope.stream()?, rig.stream);
-            let temporary = scope.tensor(DType::F32, &[4])?;
+            let temporary = scope.empty(DType::F32, &[4])?;
             rig.ops.scale_into(&rig.stream, &rig.ones(&[4]), 2.0, &temporary)?;
             Ok(temporary)
         });
@@ -625,13 +656,13 @@ mod two_devices {
         let input = Tensor::from_slice(&streams[0], &[1.0_f32, -2.0], &[2]).expect("a tensor");
 
         let mismatch = |result: Result<()>| {
-            assert!(matches!(result, Err(Error::ContextMismatch { .. })), "{result:?}");
+            assert!(matches!(result, Err(Error::Misuse(Misuse::ContextMismatch { .. }))), "{result:?}");
         };
         mismatch(eager(&pools[0], &streams[1], |_| Ok(())));
         mismatch(ops.scale_into(&streams[1], &input, 1.0, &input));
         mismatch(input.write(&streams[1], &[0.0_f32; 2]));
         mismatch(Event::new(&contexts[1]).expect("an event").record(&streams[0]));
-        let mut capture = BreakableCapture::on_pool(&pools[0]).expect("a capture");
+        let mut capture = BreakableCapture::new(&pools[0]).expect("a capture");
         mismatch(capture.record(&streams[1], |_| Ok(())));
         mismatch(BreakableCapture::with_options(&pools[0], CaptureOptions::default().stream(&streams[1])).map(drop));
 

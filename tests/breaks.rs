@@ -4,8 +4,8 @@
 mod support;
 
 use breakable_cuda_graph::{
-    BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Error, ReplayOptions, Result, Tensor,
-    active_forward, break_here, break_point, current_forward_ctx, eager, is_capturing,
+    BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Error, Misuse, ReplayOptions, Result, Tensor,
+    TensorError, active_forward, break_here, break_point, current_forward_ctx, eager, is_capturing,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ fn contexts_nest_by_type_and_are_restored() {
 fn a_break_without_its_context_is_a_typed_error_that_names_it() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let ops = rig.ops.clone();
         let record = |capture: &mut BreakableCapture<'static>| {
             let ops = ops.clone();
@@ -58,12 +58,12 @@ fn a_break_without_its_context_is_a_typed_error_that_names_it() {
         let text = error.to_string();
         assert!(text.contains("needs a factor") && text.contains("f32"), "{text}");
 
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = active_forward(&2.0_f32, || record(&mut capture)).expect("the recording");
         let error = capture.replay(&rig.stream).map(drop).expect_err("no context is published");
         let Error::Break { name, index: 0, source } = &error else { panic!("{error:?}") };
         assert_eq!(name, "needs a factor");
-        assert!(matches!(**source, Error::NoForwardContext { .. }), "{source:?}");
+        assert!(matches!(**source, Error::Misuse(Misuse::NoForwardContext { .. })), "{source:?}");
 
         // The capture can be replayed all the same.
         let _ = active_forward(&3.0_f32, || capture.replay(&rig.stream)).expect("a replay");
@@ -76,7 +76,7 @@ fn a_break_without_its_context_is_a_typed_error_that_names_it() {
 fn segments_without_nodes_are_counted_and_not_launched() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture.record(&rig.stream, |scope| {
             let double = |name, x: &Tensor| {
                 let ops = rig.ops.clone();
@@ -103,7 +103,7 @@ fn segments_without_nodes_are_counted_and_not_launched() {
 fn an_earlier_breaks_output_can_be_read_after_a_later_one() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture.record(&rig.stream, |scope| {
             let times = |factor, x: &Tensor| {
                 let ops = rig.ops.clone();
@@ -132,7 +132,7 @@ fn handoffs_share_memory_when_their_lifetimes_allow_it() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
         let addresses = std::cell::RefCell::new(Vec::new());
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let _out = capture
             .record(&rig.stream, |scope| {
                 let mut x = input.clone();
@@ -156,7 +156,7 @@ fn a_break_may_return_several_tensors_or_none() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
         let runs = Arc::new(AtomicUsize::new(0));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let (sum, list) = capture
             .record(&rig.stream, |scope| {
                 let counted = runs.clone();
@@ -193,7 +193,7 @@ fn another_number_of_results_than_at_capture_is_a_typed_error() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
         let more = Arc::new(AtomicUsize::new(2));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let (ops, count) = (rig.ops.clone(), more.clone());
         let recorded = capture.record(&rig.stream, |scope| {
             scope.break_point("list", [&input], move |b| -> Result<Vec<Tensor>> {
@@ -205,7 +205,10 @@ fn another_number_of_results_than_at_capture_is_a_typed_error() {
             more.store(count, Ordering::Relaxed);
             let error = capture.replay(&rig.stream).map(drop).expect_err("a break");
             let Error::Break { source, .. } = &error else { panic!("{error:?}") };
-            assert!(matches!(**source, Error::OutputCount { expected: 2, got } if got == count), "{source:?}");
+            assert!(
+                matches!(**source, Error::Misuse(Misuse::OutputCount { expected: 2, got }) if got == count),
+                "{source:?}"
+            );
         }
     });
 }
@@ -216,7 +219,7 @@ fn an_operation_may_write_the_handoff_itself() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
         let in_place = Arc::new(AtomicUsize::new(0));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let (ops, seen) = (rig.ops.clone(), in_place.clone());
         let out = capture
             .record(&rig.stream, |scope| {
@@ -245,7 +248,7 @@ fn results_that_do_not_fit_their_handoff_are_typed_errors() {
         let input = rig.random(1, &[ROWS, WIDTH]);
         let try_result = |make: fn(&Rig, &Tensor) -> Tensor| {
             let result = make(&rig, &input);
-            let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
             let recorded = capture.record(&rig.stream, |scope| {
                 let handoff = rig.ops.empty_like(&input)?;
                 scope.break_here("misfit", handoff, [&input], move |_| Ok(result.clone()))
@@ -259,17 +262,17 @@ fn results_that_do_not_fit_their_handoff_are_typed_errors() {
             }
         };
         let more_rows = try_result(|rig, _| rig.zeros(&[ROWS + 1, WIDTH]));
-        assert!(matches!(more_rows, Error::Shape { .. }), "{more_rows:?}");
+        assert!(matches!(more_rows, Error::Tensor(TensorError::Shape { .. })), "{more_rows:?}");
         let wider = try_result(|rig, _| rig.zeros(&[ROWS, WIDTH + 1]));
-        assert!(matches!(wider, Error::Shape { .. }), "{wider:?}");
+        assert!(matches!(wider, Error::Tensor(TensorError::Shape { .. })), "{wider:?}");
         let other_rank = try_result(|rig, _| rig.zeros(&[ROWS, WIDTH, 1]));
-        assert!(matches!(other_rank, Error::Shape { .. }), "{other_rank:?}");
+        assert!(matches!(other_rank, Error::Tensor(TensorError::Shape { .. })), "{other_rank:?}");
         let other_type = try_result(|rig, _| {
             Tensor::from_slice(&rig.stream, &[0_i32; ROWS * WIDTH], &[ROWS, WIDTH]).expect("a tensor")
         });
-        assert!(matches!(other_type, Error::DType { .. }), "{other_type:?}");
+        assert!(matches!(other_type, Error::Tensor(TensorError::DType { .. })), "{other_type:?}");
         let host = try_result(|_, _| Tensor::host(&[0.0_f32; ROWS * WIDTH], &[ROWS, WIDTH]).expect("a tensor"));
-        assert!(matches!(host, Error::Location { .. }), "{host:?}");
+        assert!(matches!(host, Error::Tensor(TensorError::Location { .. })), "{host:?}");
     });
 }
 
@@ -282,7 +285,7 @@ fn a_result_that_overlaps_its_handoff_is_refused() {
         let landed = eager(&rig.pool, &rig.stream, |scope| {
             scope.break_here("overlap", handoff.clone(), [&whole], |_| Ok(shifted.clone()))
         });
-        assert!(matches!(landed, Err(Error::Overlap)), "{landed:?}");
+        assert!(matches!(landed, Err(Error::Tensor(TensorError::Overlap))), "{landed:?}");
     });
 }
 
@@ -293,7 +296,7 @@ fn landings_fill_leading_rows_and_zero_the_tail() {
         let input = rig.random(1, &[ROWS, WIDTH]);
         let rows = Arc::new(AtomicUsize::new(ROWS));
         for declared in [true, false] {
-            let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
             let (ops, live) = (rig.ops.clone(), rows.clone());
             let options = if declared { BreakOptions::new("live") } else { BreakOptions::new("live").not_rows() };
             let handoff = rig.ones(&[ROWS, WIDTH]);
@@ -333,12 +336,12 @@ fn the_next_segment_reads_zeros_in_the_padded_tail() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[BUCKET, WIDTH]);
         let weight = rig.random(2, &[WIDTH, WIDTH]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let (ops, nan) = (rig.ops.clone(), f32::NAN);
         let out = capture
             .record(&rig.stream, |scope| {
                 let h = scope.break_point("variable length", [&input], move |b| {
-                    let whole = b.tensor(b.input(0)?.dtype(), b.input(0)?.shape())?;
+                    let whole = b.empty(b.input(0)?.dtype(), b.input(0)?.shape())?;
                     ops.scale_into(b.stream(), b.input(0)?, nan, &whole)?;
                     let live = b.valid_input(0)?;
                     assert_eq!(live.rows(), b.valid_rows().unwrap_or(BUCKET));
@@ -369,7 +372,7 @@ fn inputs_are_held_weakly_where_the_recording_rewrites_them() {
         let outside = rig.random(1, &[ROWS, WIDTH]);
         let weak = outside.downgrade();
         let expected = relu(&scaled(&rig.read(&outside), 3.0));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture
             .record(&rig.stream, |scope| {
                 let h = rig.ops.scale(&outside, 1.0)?;
@@ -410,7 +413,7 @@ fn later_buckets_do_not_disturb_the_break_inputs_of_earlier_ones() {
         let mut captures = Vec::new();
         for rows in [64, 32, 16] {
             let x = input.leading_rows(rows);
-            let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
             let out = capture.record(&rig.stream, |_| forward(&x, true)).expect("the recording");
             captures.push((capture, out, x));
         }
@@ -430,7 +433,7 @@ fn an_error_in_a_break_stops_the_replay_and_the_capture_can_be_replayed() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
         let (fail, later) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture
             .record(&rig.stream, |scope| {
                 let (ops, fail) = (rig.ops.clone(), fail.clone());
@@ -462,7 +465,7 @@ fn capturing_is_true_in_segments_only() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
         assert!(!is_capturing());
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let _out = capture
             .record(&rig.stream, |scope| {
                 assert!(is_capturing() && scope.is_capturing());
@@ -514,7 +517,7 @@ fn operations_borrow_what_outlives_the_capture() {
         let factors = vec![2.0_f32, 3.0];
         let input = rig.random(1, &[ROWS, WIDTH]);
         let (ops, borrowed) = (&rig.ops, &factors);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture
             .record(&rig.stream, |scope| {
                 scope.break_point("borrows", [&input], move |b| ops.scale(b.input(0)?, borrowed[1]))
@@ -529,7 +532,7 @@ fn operations_borrow_what_outlives_the_capture() {
 fn a_swallowed_error_of_a_break_does_not_save_the_recording() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[ROWS, WIDTH]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let recorded = capture.record(&rig.stream, |scope| {
             let failed: Result<Tensor> = scope.break_point("fails", [&input], |_| Err(Error::user("no")));
             assert!(failed.is_err());
@@ -540,6 +543,6 @@ fn a_swallowed_error_of_a_break_does_not_save_the_recording() {
         });
         assert!(recorded.is_err(), "whatever the forward makes of it");
         assert!(capture.is_poisoned());
-        assert!(matches!(capture.replay(&rig.stream), Err(Error::Poisoned)));
+        assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::Poisoned))));
     });
 }

@@ -3,9 +3,9 @@
 mod support;
 
 use breakable_cuda_graph::demo::{DecoderBatch, DecoderOps, DecoderSizes, DecoderSizesError, Layers};
-use breakable_cuda_graph::driver::{copy_device_to_host, copy_host_to_device};
 use breakable_cuda_graph::{
-    BreakKind, BreakableCapture, DType, Error, ReplayOptions, Result, Tensor, active_forward, eager,
+    BreakKind, BreakableCapture, DType, Error, Misuse, ReplayOptions, Result, Tensor, TensorError, active_forward,
+    eager,
 };
 use half::bf16;
 use support::{Rig, random_values};
@@ -27,7 +27,7 @@ impl Decoder {
     }
 
     fn empty(&self, shape: &[usize]) -> Tensor {
-        Tensor::empty(&self.rig.context, DType::BF16, shape).expect("a tensor")
+        Tensor::allocate(&self.rig.context, DType::BF16, shape).expect("a tensor")
     }
 
     /// A tensor of these values, which bfloat16 has.
@@ -36,7 +36,7 @@ impl Decoder {
         assert_eq!(tensor.elements(), values.len());
         let bytes: Vec<u8> = values.iter().flat_map(|&value| bf16::from_f32(value).to_bits().to_ne_bytes()).collect();
         // SAFETY: a contiguous tensor of as many bytes.
-        unsafe { copy_host_to_device(tensor.address(), &bytes, &self.rig.stream) }.expect("a copy");
+        unsafe { self.rig.stream.copy_host_to_device(tensor.address(), &bytes) }.expect("a copy");
         tensor
     }
 
@@ -49,7 +49,7 @@ impl Decoder {
         assert!(tensor.layout().is_contiguous());
         let mut bytes = vec![0; tensor.extent_bytes()];
         // SAFETY: a tensor of as many bytes.
-        unsafe { copy_device_to_host(&mut bytes, tensor.address(), &self.rig.stream) }.expect("a copy");
+        unsafe { self.rig.stream.copy_device_to_host(&mut bytes, tensor.address()) }.expect("a copy");
         bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])).collect()
     }
 
@@ -354,7 +354,7 @@ fn tensors_that_do_not_fit_are_typed_errors() {
         rotate(&matrix, [1, 1], &odd, &odd),
     ];
     for (at, result) in shape_errors.into_iter().enumerate() {
-        assert!(matches!(result, Err(Error::Shape { .. })), "case {at}: {result:?}");
+        assert!(matches!(result, Err(Error::Tensor(TensorError::Shape { .. }))), "case {at}: {result:?}");
     }
     let dtype_errors = [
         ops.random_into(stream, 1, 0.0, 1.0, &floats),
@@ -367,7 +367,10 @@ fn tensors_that_do_not_fit_are_typed_errors() {
         rotate(&floats, [1, 1], &odd, &odd),
     ];
     for (at, result) in dtype_errors.into_iter().enumerate() {
-        assert!(matches!(result, Err(Error::DType { .. } | Error::Shape { .. })), "case {at}: {result:?}");
+        assert!(
+            matches!(result, Err(Error::Tensor(TensorError::DType { .. }) | Error::Tensor(TensorError::Shape { .. }))),
+            "case {at}: {result:?}"
+        );
     }
     // Nothing to compute is no error.
     let nothing = decoder.empty(&[0, 6]);
@@ -421,7 +424,7 @@ fn layers_replayed_have_the_bits_of_eager_for_every_batch() {
         let layers = Layers::new(ops, &rig.stream, SIZES, 3).expect("layers");
         for kind in [BreakKind::Live, BreakKind::Patched] {
             let x = decoder.tensor(&values(1, ROWS * SIZES.width), &[ROWS, SIZES.width]);
-            let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
             let first = batch(&decoder, &[0, ROWS as i32]);
             let output =
                 active_forward(&first, || capture.record(&rig.stream, |scope| layers.forward(scope, &x, ops, kind)));
@@ -455,7 +458,7 @@ fn attention_captured_once_reads_offsets_anew() {
         let layers = Layers::new(ops, &rig.stream, SIZES, 3).expect("layers");
         let x = decoder.tensor(&values(1, ROWS * SIZES.width), &[ROWS, SIZES.width]);
         let batch = batch(&decoder, &[0, 5, 12]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let output = active_forward(&batch, || {
             capture.record(&rig.stream, |scope| layers.forward(scope, &x, ops, BreakKind::Inline))
         });
@@ -482,7 +485,7 @@ fn a_forward_without_a_batch_says_what_is_missing() {
         eager(&rig.pool, &rig.stream, |scope| layers.forward(scope, x, &decoder.ops, BreakKind::Live)).map(drop)
     };
     let error = run(&decoder.empty(&[ROWS, SIZES.width])).expect_err("no batch");
-    assert!(matches!(error, Error::NoForwardContext { .. }), "{error}");
-    assert!(matches!(run(&decoder.empty(&[ROWS, 32])), Err(Error::Shape { .. })));
-    assert!(matches!(run(&decoder.rig.ones(&[ROWS, SIZES.width])), Err(Error::DType { .. })));
+    assert!(matches!(error, Error::Misuse(Misuse::NoForwardContext { .. })), "{error}");
+    assert!(matches!(run(&decoder.empty(&[ROWS, 32])), Err(Error::Tensor(TensorError::Shape { .. }))));
+    assert!(matches!(run(&decoder.rig.ones(&[ROWS, SIZES.width])), Err(Error::Tensor(TensorError::DType { .. }))));
 }

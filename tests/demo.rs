@@ -3,7 +3,7 @@
 mod support;
 
 use breakable_cuda_graph::demo::Weight;
-use breakable_cuda_graph::{DType, Error, Result, Tensor, eager};
+use breakable_cuda_graph::{DType, Error, Result, Tensor, TensorError, eager};
 use support::{Rig, assert_close, assert_same, random_values};
 
 fn rig() -> Rig {
@@ -301,7 +301,7 @@ fn tensors_that_do_not_fit_are_typed_errors() {
         attend(&matrix, &offsets.leading_rows(0), 1),
     ];
     for (at, result) in shape_errors.into_iter().enumerate() {
-        assert!(matches!(result, Err(Error::Shape { .. })), "case {at}: {result:?}");
+        assert!(matches!(result, Err(Error::Tensor(TensorError::Shape { .. }))), "case {at}: {result:?}");
     }
     let dtype_errors = [
         run(&|| ops.relu(&halves)),
@@ -311,6 +311,6 @@ fn tensors_that_do_not_fit_are_typed_errors() {
         ops.spin(&rig.stream, 0, &vector),
     ];
     for (at, result) in dtype_errors.into_iter().enumerate() {
-        assert!(matches!(result, Err(Error::DType { .. })), "case {at}: {result:?}");
+        assert!(matches!(result, Err(Error::Tensor(TensorError::DType { .. }))), "case {at}: {result:?}");
     }
 }

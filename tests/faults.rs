@@ -8,7 +8,8 @@ use breakable_cuda_graph::driver::{Device, DropError};
 use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call, CallError};
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureExecution, CaptureOptions, DType, Error, ReplayOptions, Result, Tensor, is_capturing,
+    BreakableCapture, CaptureExecution, CaptureOptions, DType, Error, Misuse, ReplayOptions, Result, Tensor,
+    is_capturing,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +52,7 @@ impl Bench {
             let h = rig.ops.matmul(&self.input, &self.weight)?;
             let ops = rig.ops.clone();
             let h = scope.break_point("first", [&h], move |b| {
-                let wide = b.tensor(DType::F32, b.input(0)?.shape())?;
+                let wide = b.empty(DType::F32, b.input(0)?.shape())?;
                 ops.relu_into(b.stream(), b.input(0)?, &wide)?;
                 ops.scale(&wide, 0.5)
             })?;
@@ -174,7 +175,7 @@ fn every_call_of_a_program_fails_in_turn() {
     let program = || -> Result<Vec<f32>> {
         let rig = Rig::try_new(&driver)?;
         let input = Tensor::from_slice(&rig.stream, &random_values(1, ROWS * WIDTH), &[ROWS, WIDTH])?;
-        let mut capture = BreakableCapture::on_pool(&rig.pool)?;
+        let mut capture = BreakableCapture::new(&rig.pool)?;
         let out = capture.record(&rig.stream, |scope| {
             let h = rig.ops.relu(&input)?;
             let ops = rig.ops.clone();
@@ -226,7 +227,7 @@ fn a_panic_anywhere_leaves_nothing_behind() {
             }
         };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut capture = BreakableCapture::on_pool(&rig.pool)?;
+            let mut capture = BreakableCapture::new(&rig.pool)?;
             let recorded = catch_unwind(AssertUnwindSafe(|| {
                 capture.record(&rig.stream, |scope| {
                     here();
@@ -251,7 +252,7 @@ fn a_panic_anywhere_leaves_nothing_behind() {
             match recorded {
                 Err(panic) => {
                     assert!(capture.is_poisoned(), "place {panicking}");
-                    assert!(matches!(capture.replay(&rig.stream), Err(Error::Poisoned)));
+                    assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::Poisoned))));
                     std::panic::resume_unwind(panic);
                 }
                 Ok(out) => {

@@ -5,7 +5,7 @@
 mod support;
 
 use breakable_cuda_graph::driver::Device;
-use breakable_cuda_graph::{CapturePool, Error};
+use breakable_cuda_graph::{CapturePool, Error, Misuse};
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -21,8 +21,8 @@ fn a_driver_that_was_loaded_before_a_fork_is_refused_in_the_child() {
     // SAFETY: the child makes no more than the two calls below, which are refused before they touch a lock or the driver, and ends.
     let child = unsafe { fork() };
     if child == 0 {
-        let refused = matches!(device.primary_context(), Err(Error::ForkedAfterInit))
-            && matches!(CapturePool::new(&context), Err(Error::ForkedAfterInit));
+        let refused = matches!(device.primary_context(), Err(Error::Misuse(Misuse::ForkedAfterInit)))
+            && matches!(CapturePool::new(&context), Err(Error::Misuse(Misuse::ForkedAfterInit)));
         // SAFETY: ends the child without running its destructors.
         unsafe { _exit(i32::from(!refused)) };
     }

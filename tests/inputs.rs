@@ -4,7 +4,7 @@
 mod support;
 
 use breakable_cuda_graph::{
-    BreakableCapture, Error, ReplayOptions, StaticInput, Tail, Tensor, eager, forbid_in_segment,
+    BreakableCapture, Error, ReplayOptions, StaticInput, Tail, Tensor, TensorError, eager, forbid_in_segment,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,11 +35,14 @@ fn batches_that_do_not_fit_are_refused_before_anything_is_copied() {
         let input = StaticInput::new(&rig.context, "ids", &[4, 2], Tail::Value(0.0_f32)).expect("an input");
         input.fill(&rig.stream, &[7.0; 8], 4).expect("a batch");
         let rows = input.fill(&rig.stream, &[1.0; 6], 2);
-        assert!(matches!(rows, Err(Error::TooManyRows { input: "ids", rows: 3, most: 2 })), "{rows:?}");
+        assert!(
+            matches!(rows, Err(Error::Tensor(TensorError::TooManyRows { input: "ids", rows: 3, most: 2 }))),
+            "{rows:?}"
+        );
         let bucket = input.fill(&rig.stream, &[1.0; 2], 5);
-        assert!(matches!(bucket, Err(Error::TooManyRows { rows: 5, most: 4, .. })), "{bucket:?}");
+        assert!(matches!(bucket, Err(Error::Tensor(TensorError::TooManyRows { rows: 5, most: 4, .. }))), "{bucket:?}");
         let part = input.fill(&rig.stream, &[1.0; 3], 4);
-        assert!(matches!(part, Err(Error::Shape { .. })), "{part:?}");
+        assert!(matches!(part, Err(Error::Tensor(TensorError::Shape { .. }))), "{part:?}");
         assert_same(&rig.read(input.tensor()), &[7.0; 8]);
     });
 }
@@ -54,10 +57,10 @@ fn an_operation_that_must_be_live_refuses_to_be_captured() {
             rig.ops.relu(x)
         };
         eager(&rig.pool, &rig.stream, |_| attention(&input)).expect("eagerly it runs");
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let error = capture.record(&rig.stream, |_| attention(&input)).expect_err("it is not a break");
         assert!(error.to_string().contains("attention must not be captured"), "{error}");
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let recorded =
             capture.record(&rig.stream, |scope| scope.break_point("attention", [&input], |b| attention(b.input(0)?)));
         let _out = recorded.expect("as a break it is recorded");
@@ -85,7 +88,7 @@ fn kept_resources_go_after_the_execs() {
     let rig = support::Rig::new(&support::driver().intercepted());
     let gone = Arc::new(AtomicBool::new(false));
     let input = rig.random(1, &[2, 4]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     capture.keep_alive(Arc::new(Resource { driver: rig.driver.clone(), gone: gone.clone() }));
     let _out = capture.record(&rig.stream, |_| rig.ops.relu(&input)).expect("a recording");
     let _ = capture.replay(&rig.stream).expect("a replay");

@@ -77,7 +77,7 @@ fn results_of_any_strides_are_landed() {
     let whole = Tensor::from_slice(&rig.stream, &values, &[6, 8]).expect("a tensor");
     for view in views(&whole) {
         let result = view.clone();
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let landed = capture.record(&rig.stream, |_| {
             let input = rig.ops.scale(&whole, 1.0)?;
             break_point("a view", [&input], move |_| Ok(result.clone()))

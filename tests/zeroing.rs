@@ -154,7 +154,7 @@ fn a_kernel_has_the_edges_of_its_memset() {
             event.record(from)?;
             to.wait(event)
         };
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         capture
             .record(&rig.stream, |_| {
                 let main = current_stream()?;

@@ -3,8 +3,8 @@
 use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::{Context, Kernel, LaunchConfig, Stream};
 use breakable_cuda_graph::{
-    Break, BreakKind, BreakOptions, BreakableCapture, CaptureOptions, CapturePool, Error, Result, Tensor, break_here,
-    eager,
+    Break, BreakKind, BreakOptions, BreakableCapture, CaptureOptions, CapturePool, Error, Misuse, Result, Tensor,
+    break_here, eager,
 };
 use core::ffi::c_void;
 
@@ -118,7 +118,7 @@ fn operation(
     let mut odd = false;
     move |b| {
         odd = !odd;
-        let handoff = b.output(0).ok_or_else(|| Error::NoForward)?;
+        let handoff = b.output(0).ok_or_else(|| Error::Misuse(Misuse::NoForward))?;
         match launches {
             // What the last element is scaled to is what it is already.
             Launches::Changing | Launches::ForeignChanging => values[3] = elements - u64::from(odd),

@@ -10,7 +10,7 @@ use breakable_cuda_graph::prefill::{
     self, CaptureProgress, InputData, InputSpec, MemoryPlan, Mode, OutputSpec, TailRule,
 };
 use breakable_cuda_graph::{
-    DType, Error, PrefillModel, PrefillRunner, RunnerOptions, Scope, Tensor, current_stream, eager, empty,
+    DType, Error, Misuse, PrefillModel, PrefillRunner, RunnerOptions, Scope, Tensor, current_stream, eager, empty,
 };
 
 /// What attention reads live: where each sentence of the batch begins.
@@ -113,7 +113,7 @@ impl Model {
                 // The handoff itself from the first replay on: no copy, and the rows past the sentences are zeroed.
                 let y = match b.output(0) {
                     Some(handoff) => handoff,
-                    None => b.tensor(DType::F32, b.input(0)?.shape())?,
+                    None => b.empty(DType::F32, b.input(0)?.shape())?,
                 };
                 let offsets = &b.forward_ctx::<Batch>()?.offsets;
                 self.ops.attention_into(
@@ -179,7 +179,7 @@ impl PrefillModel for Model {
     }
 
     fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let [ids, places] = inputs else { return Err(Error::NoForward) };
+        let [ids, places] = inputs else { return Err(Error::Misuse(Misuse::NoForward)) };
         Ok(vec![self.hidden(scope, ids, places)?])
     }
 }
@@ -199,7 +199,7 @@ impl<'m> Encoder<'m> {
     pub fn new(model: &'m Model, context: &Context, options: RunnerOptions) -> Result<Encoder<'m>> {
         let stream = Stream::new(context)?;
         let runner = PrefillRunner::new(model, context, options)?;
-        Ok(Encoder { model, runner, offsets: Tensor::empty(context, DType::I32, &[0])?, stream })
+        Ok(Encoder { model, runner, offsets: Tensor::allocate(context, DType::I32, &[0])?, stream })
     }
 
     /// Captures all buckets.
@@ -241,7 +241,7 @@ impl<'m> Encoder<'m> {
     fn offsets(&mut self, packed: &Packed) -> Result<Tensor> {
         let count = packed.offsets.len();
         if self.offsets.rows() < count {
-            self.offsets = Tensor::empty(self.stream.context(), DType::I32, &[count.next_power_of_two()])?;
+            self.offsets = Tensor::allocate(self.stream.context(), DType::I32, &[count.next_power_of_two()])?;
         }
         let offsets = self.offsets.leading_rows(count);
         offsets.write(&self.stream, &packed.offsets)?;

@@ -159,7 +159,7 @@ impl Blas {
     pub fn load(context: &Context, tf32: bool) -> Result<Option<Blas>> {
         let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         let Some(exports) = Exports::find(named.as_deref().map(Path::new))? else { return Ok(None) };
-        let workspace = Tensor::empty(context, DType::U8, &[32 << 20])?;
+        let workspace = Tensor::allocate(context, DType::U8, &[32 << 20])?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a valid place, with the context current.
         check("cublasCreate", context.with_current(|| unsafe { (exports.create)(&mut handle) })?)?;

@@ -3,7 +3,7 @@
 use breakable_cuda_graph::demo::{Decoder, DecoderSizes, Ops};
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::memory::trace::Trace;
-use breakable_cuda_graph::{CapturePool, DType, Error, Result, Scope, Tensor, empty, trace};
+use breakable_cuda_graph::{CapturePool, DType, Error, Misuse, Result, Scope, Tensor, empty, trace};
 
 /// A forward to plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
@@ -41,11 +41,12 @@ fn stack(scope: &Scope<'_, '_>) -> Result<Tensor> {
     for layer in 0..4 {
         let mut h = named(layer, "wide", 2048)?;
         let handoff = named(layer, "activated", 2048)?;
-        h = scope
-            .break_here("relu", handoff, [&h], |b| b.output(0).ok_or(Error::OutputCount { expected: 1, got: 0 }))?;
+        h = scope.break_here("relu", handoff, [&h], |b| {
+            b.output(0).ok_or(Error::Misuse(Misuse::OutputCount { expected: 1, got: 0 }))
+        })?;
         // The one before is read by the first product, and goes when this is there.
         x = Some(named(layer, "narrow", 512)?);
         drop(h);
     }
-    x.ok_or(Error::NoForward)
+    x.ok_or(Error::Misuse(Misuse::NoForward))
 }

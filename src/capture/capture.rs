@@ -4,7 +4,7 @@ use super::program::{Program, Step};
 use super::state::State;
 use crate::capture::composite::PatchStats;
 use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, KeepAlive, NodeCounts, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use crate::memory::TracePlan;
 use crate::pool::CapturePool;
 use std::fmt;
@@ -185,7 +185,7 @@ impl<'env> BreakableCapture<'env> {
     ///
     /// # Errors
     /// As for [`CapturePool::new`].
-    pub fn new(context: &Context) -> Result<Self> {
+    pub fn with_own_pool(context: &Context) -> Result<Self> {
         BreakableCapture::with_options(&CapturePool::new(context)?, CaptureOptions::default())
     }
 
@@ -193,15 +193,15 @@ impl<'env> BreakableCapture<'env> {
     ///
     /// # Errors
     /// As for [`with_options`](BreakableCapture::with_options).
-    pub fn on_pool(pool: &CapturePool) -> Result<Self> {
+    pub fn new(pool: &CapturePool) -> Result<Self> {
         BreakableCapture::with_options(pool, CaptureOptions::default())
     }
 
     /// A capture on this pool. Nothing is recorded yet.
     ///
     /// # Errors
-    /// [`LegacyStream`](crate::Error::LegacyStream), [`BlockingStream`](crate::Error::BlockingStream) and
-    /// [`ContextMismatch`](crate::Error::ContextMismatch) for a stream that can't be captured with this pool.
+    /// [`LegacyStream`](crate::Misuse::LegacyStream), [`BlockingStream`](crate::Misuse::BlockingStream) and
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch) for a stream that can't be captured with this pool.
     pub fn with_options(pool: &CapturePool, options: CaptureOptions) -> Result<Self> {
         let stream = options.stream.clone().unwrap_or_else(|| pool.capture_stream().clone());
         pool.context().expect_same(stream.context(), "capture stream")?;
@@ -230,9 +230,9 @@ impl<'env> BreakableCapture<'env> {
     /// Fails unless the capture is one of this pool, for code that keeps several captures on one.
     ///
     /// # Errors
-    /// [`Error::ForeignPool`].
+    /// [`Misuse::ForeignPool`].
     pub fn expect_pool(&self, pool: &CapturePool) -> Result<()> {
-        if self.pool.same(pool) { Ok(()) } else { Err(Error::ForeignPool) }
+        if self.pool == *pool { Ok(()) } else { Err(Misuse::ForeignPool.into()) }
     }
 
     /// Segments and breaks together: `2n + 1` for n breaks, 0 before it was recorded.

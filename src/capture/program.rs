@@ -4,7 +4,7 @@ use super::breaks::{Break, BreakOptions};
 use crate::capture::composite::{Composite, Part};
 use crate::driver::open_capture::KeepAlive;
 use crate::driver::{GraphExec, NodeCounts, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::tensor::Tensor;
 use crate::tensor::padding::land;
 use std::marker::PhantomData;
@@ -146,8 +146,8 @@ impl BreakStep<'_> {
         let expected = handoffs.len();
         let got = operation(&this, &mut |index, result| match handoffs.get(index) {
             Some(handoff) => land(stream, &result, handoff, valid_in_handoff),
-            None => Err(Error::OutputCount { expected, got: index + 1 }),
+            None => Err(Misuse::OutputCount { expected, got: index + 1 }.into()),
         })?;
-        if got == expected { Ok(()) } else { Err(Error::OutputCount { expected, got }) }
+        if got == expected { Ok(()) } else { Err(Misuse::OutputCount { expected, got }.into()) }
     }
 }

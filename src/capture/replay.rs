@@ -5,7 +5,7 @@ use super::program::Step;
 use crate::capture::forward::frame::{self, Frame, Kind};
 use crate::driver::open_capture::KeepAlive;
 use crate::driver::{Stream, StreamKind};
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::pool::{CapturePool, PoolHandle};
 
 /// How a replay runs.
@@ -43,9 +43,9 @@ impl Replayed<'_> {
     /// Whether the results are still this replay's.
     ///
     /// # Errors
-    /// [`Error::OutputsOverwritten`] after a later replay or recording of the pool.
+    /// [`Misuse::OutputsOverwritten`] after a later replay or recording of the pool.
     pub fn check(&self) -> Result<()> {
-        if self.pool.handle().latest_replay() == self.number { Ok(()) } else { Err(Error::OutputsOverwritten) }
+        if self.pool.handle().latest_replay() == self.number { Ok(()) } else { Err(Misuse::OutputsOverwritten.into()) }
     }
 }
 
@@ -64,16 +64,16 @@ impl BreakableCapture<'_> {
     /// on whatever stream; a replay by another thread waits until this one is enqueued.
     ///
     /// # Errors
-    /// Before anything runs: [`Error::NotRecorded`], [`Error::Poisoned`], [`Error::ReplayWhileRecording`], [`Error::PoolBusy`] from inside a
-    /// break that uses the pool, [`Error::PoolReleased`], [`Error::PoolLent`], [`Error::LegacyStream`], [`Error::ContextMismatch`]. [`Error::Break`] when a break fails and
+    /// Before anything runs: [`Misuse::NotRecorded`], [`Misuse::Poisoned`], [`Misuse::ReplayWhileRecording`], [`Misuse::PoolBusy`] from inside a
+    /// break that uses the pool, [`Misuse::PoolReleased`], [`Misuse::PoolLent`], [`Misuse::LegacyStream`], [`Misuse::ContextMismatch`]. [`Error::Break`] when a break fails and
     /// [`Error::Segment`] when a launch does: later steps do not run, the thread's state is restored, and the capture can be replayed again.
     pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
         self.state.replayable()?;
         if frame::is_capturing() {
-            return Err(Error::ReplayWhileRecording);
+            return Err(Misuse::ReplayWhileRecording.into());
         }
         if stream.kind() == StreamKind::Legacy {
-            return Err(Error::LegacyStream);
+            return Err(Misuse::LegacyStream.into());
         }
         let pool = self.pool.handle();
         pool.context().expect_same(stream.context(), "replay's stream")?;

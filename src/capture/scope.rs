@@ -5,7 +5,7 @@ use super::breaks::{Break, BreakOptions, Outputs};
 use crate::capture::forward::frame;
 use crate::capture::record::recorder::Recorder;
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::tensor::padding::land;
 use crate::tensor::{DType, Tensor};
 use std::any::Any;
@@ -53,17 +53,19 @@ impl<'r, 'env> Scope<'r, 'env> {
     ///
     /// # Errors
     /// As for [`empty`](super::empty).
-    pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+    pub fn empty(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         frame::empty(dtype, shape)
     }
 
     /// The innermost forward context of this type that was published around the forward.
     ///
     /// # Errors
-    /// [`Error::NoForwardContext`].
+    /// [`Misuse::NoForwardContext`].
     pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
-        let found = frame::find::<T>(self.depth)
-            .ok_or(Error::NoForwardContext { type_name: std::any::type_name::<T>(), break_name: None })?;
+        let found = frame::find::<T>(self.depth).ok_or(Error::Misuse(Misuse::NoForwardContext {
+            type_name: std::any::type_name::<T>(),
+            break_name: None,
+        }))?;
         // SAFETY: as in `Break::forward_ctx`: only contexts that were published before this value was made, which they outlive.
         Ok(unsafe { &*found })
     }

@@ -1,6 +1,6 @@
 //! A capture's life.
 
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 
 /// Where a capture is in its life. It goes forward only: `New`, `Recording`, then `Recorded` or `Poisoned`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -20,9 +20,9 @@ impl State {
     pub(crate) fn begin(self) -> Result<State> {
         match self {
             State::New => Ok(State::Recording),
-            State::Recording => Err(Error::NestedCapture),
-            State::Recorded => Err(Error::AlreadyRecorded),
-            State::Poisoned => Err(Error::Poisoned),
+            State::Recording => Err(Misuse::NestedCapture.into()),
+            State::Recorded => Err(Misuse::AlreadyRecorded.into()),
+            State::Poisoned => Err(Misuse::Poisoned.into()),
         }
     }
 
@@ -38,8 +38,8 @@ impl State {
     pub(crate) fn replayable(self) -> Result<()> {
         match self {
             State::Recorded => Ok(()),
-            State::Poisoned => Err(Error::Poisoned),
-            State::New | State::Recording => Err(Error::NotRecorded),
+            State::Poisoned => Err(Misuse::Poisoned.into()),
+            State::New | State::Recording => Err(Misuse::NotRecorded.into()),
         }
     }
 }
@@ -47,20 +47,20 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::State::{self, New, Poisoned, Recorded, Recording};
-    use crate::error::Error;
+    use crate::error::{Error, Misuse};
 
     #[test]
     fn a_capture_is_recorded_once_and_replayed_only_then() {
         assert!(matches!(New.begin(), Ok(Recording)));
-        assert!(matches!(Recording.begin(), Err(Error::NestedCapture)));
-        assert!(matches!(Recorded.begin(), Err(Error::AlreadyRecorded)));
-        assert!(matches!(Poisoned.begin(), Err(Error::Poisoned)));
+        assert!(matches!(Recording.begin(), Err(Error::Misuse(Misuse::NestedCapture))));
+        assert!(matches!(Recorded.begin(), Err(Error::Misuse(Misuse::AlreadyRecorded))));
+        assert!(matches!(Poisoned.begin(), Err(Error::Misuse(Misuse::Poisoned))));
         assert_eq!(Recording.end(true), Recorded);
         for state in [New, Recording, Recorded, Poisoned] {
             assert_eq!(State::end(state, false), Poisoned);
         }
         assert!(Recorded.replayable().is_ok());
-        assert!(matches!(New.replayable(), Err(Error::NotRecorded)));
-        assert!(matches!(Poisoned.replayable(), Err(Error::Poisoned)));
+        assert!(matches!(New.replayable(), Err(Error::Misuse(Misuse::NotRecorded))));
+        assert!(matches!(Poisoned.replayable(), Err(Error::Misuse(Misuse::Poisoned))));
     }
 }

@@ -5,7 +5,7 @@ use crate::capture::forward::frame::{self, Frame, Kind, Source};
 use crate::capture::record::recorder::Recorder;
 use crate::capture::record::session::next_recording;
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use crate::memory::trace::Trace;
 use crate::pool::CapturePool;
 use crate::pool::tracer::Tracer;
@@ -16,14 +16,14 @@ use crate::pool::tracer::Tracer;
 /// BatchOutputs of breaks land in handoffs, as in a recording. The forward's tensors are ordinary stream-ordered memory.
 ///
 /// # Errors
-/// What the forward returns; [`Error::NestedCapture`] in a recording or another trace, [`Error::ContextMismatch`].
+/// What the forward returns; [`Misuse::NestedCapture`] in a recording or another trace, [`Misuse::ContextMismatch`].
 pub fn trace<'env, T>(
     pool: &CapturePool,
     stream: &Stream,
     forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
 ) -> Result<(Trace, T)> {
     if frame::is_recording() || frame::is_capturing() {
-        return Err(Error::NestedCapture);
+        return Err(Misuse::NestedCapture.into());
     }
     pool.context().expect_same(stream.context(), "stream")?;
     let tracer = Tracer::new();

@@ -1,14 +1,18 @@
 //! What the operations check of their tensors: an operation that is safe to call never lets a kernel outside them.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TensorError};
 use crate::tensor::{Arg, DType, Tensor};
 
 pub(super) fn shape_error(tensor: &Tensor, what: &'static str, expected: String) -> Error {
-    Error::Shape { what, expected, got: Box::new(*tensor.layout()) }
+    Error::Tensor(TensorError::Shape { what, expected, got: Box::new(*tensor.layout()) })
 }
 
 pub(super) fn expect_dtype(tensor: &Tensor, dtype: DType, what: &'static str) -> Result<()> {
-    if tensor.dtype() == dtype { Ok(()) } else { Err(Error::DType { what, expected: dtype, got: tensor.dtype() }) }
+    if tensor.dtype() == dtype {
+        Ok(())
+    } else {
+        Err(TensorError::DType { what, expected: dtype, got: tensor.dtype() }.into())
+    }
 }
 
 /// An f32 tensor without gaps.

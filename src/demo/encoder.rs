@@ -4,7 +4,7 @@ use super::Ops;
 use super::checks::{Rows, expect_shape, integers, matrix, optional, sequences, sizes};
 use crate::capture::{current_stream, empty};
 use crate::driver::{LaunchConfig, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Result, TensorError};
 use crate::tensor::{Arg, DType, Tensor};
 
 /// Columns of a head that one team of threads computes: `DEMO_CHUNK`.
@@ -19,7 +19,7 @@ impl Ops {
     /// `(x + residual)` with each row normalised, times gamma, plus beta.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], and what the allocation and the launch return.
+    /// [`TensorError::Shape`], [`TensorError::DType`], and what the allocation and the launch return.
     pub fn layer_norm(
         &self,
         x: &Tensor,
@@ -47,7 +47,7 @@ impl Ops {
     /// `offsets` are i32 `[sequences + 1]` on the device, ascending. Rows past the last sequence are not written.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], and what the launch returns.
+    /// [`TensorError::Shape`], [`TensorError::DType`], and what the launch returns.
     pub fn attention_into(
         &self,
         stream: &Stream,
@@ -66,7 +66,7 @@ impl Ops {
         let sequences = sequences(offsets)?;
         if heads == 0 || all % heads != 0 {
             let expected = format!("a width that {heads} heads divide");
-            return Err(Error::Shape { what: "attention", expected, got: Box::new(*q.layout()) });
+            return Err(TensorError::Shape { what: "attention", expected, got: Box::new(*q.layout()) }.into());
         }
         if tokens == 0 || all == 0 || sequences == 0 {
             return Ok(());
@@ -83,7 +83,7 @@ impl Ops {
     /// such as -1, is padding and gives zeros.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], and what the allocation and the launch return.
+    /// [`TensorError::Shape`], [`TensorError::DType`], and what the allocation and the launch return.
     pub fn embed(&self, ids: &Tensor, places: &Tensor, [words, positions, types]: [&Tensor; 3]) -> Result<Tensor> {
         let tokens = integers(ids, "ids")?;
         let [word_count, width] = matrix(words, "word embeddings")?;
@@ -96,7 +96,7 @@ impl Ops {
         ] {
             if !fits {
                 let expected = format!("{tokens} places, and embeddings of width {width}");
-                return Err(Error::Shape { what: "embed", expected, got: Box::new(*tensor.layout()) });
+                return Err(TensorError::Shape { what: "embed", expected, got: Box::new(*tensor.layout()) }.into());
             }
         }
         let y = empty(DType::F32, &[tokens, width])?;
@@ -111,7 +111,7 @@ impl Ops {
     /// The mean of each packed sequence's rows, scaled to length 1: `[sequences, width]`. A sequence without rows gives zeros.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], and what the allocations and the launches return.
+    /// [`TensorError::Shape`], [`TensorError::DType`], and what the allocations and the launches return.
     pub fn mean_pool(&self, x: &Tensor, offsets: &Tensor) -> Result<Tensor> {
         let [tokens, width] = matrix(x, "mean_pool")?;
         let sequences = sequences(offsets)?;

@@ -4,7 +4,7 @@
 use super::checks::{Rows, expect_contiguous, expect_dtype, expect_shape, matrix, optional, same_shape, sizes};
 use crate::capture::{current_stream, empty};
 use crate::driver::{Context, Kernel, LaunchConfig, Module, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Result, TensorError};
 use crate::tensor::{Arg, DType, Tensor};
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ impl Ops {
     /// `y = max(x, 0)`.
     ///
     /// # Errors
-    /// [`Error::Shape`], and what the launch returns.
+    /// [`TensorError::Shape`], and what the launch returns.
     pub fn relu_into(&self, stream: &Stream, x: &Tensor, y: &Tensor) -> Result<()> {
         same_shape(x, y, "relu")?;
         self.each(&self.kernels.relu, stream, y, &[x.into(), y.into(), count(y)])
@@ -129,7 +129,7 @@ impl Ops {
     /// `y = x * factor`.
     ///
     /// # Errors
-    /// [`Error::Shape`], and what the launch returns.
+    /// [`TensorError::Shape`], and what the launch returns.
     pub fn scale_into(&self, stream: &Stream, x: &Tensor, factor: f32, y: &Tensor) -> Result<()> {
         same_shape(x, y, "scale")?;
         self.each(&self.kernels.scale, stream, y, &[x.into(), y.into(), factor.into(), count(y)])
@@ -138,7 +138,7 @@ impl Ops {
     /// The kernel of [`scale_into`](Ops::scale_into) with its geometry, and the values of its four parameters: for bare launches in benchmarks.
     ///
     /// # Errors
-    /// [`Error::Shape`].
+    /// [`TensorError::Shape`].
     pub fn scale_raw(&self, x: &Tensor, factor: f32, y: &Tensor) -> Result<(Kernel, LaunchConfig, [u64; 4])> {
         same_shape(x, y, "scale")?;
         let values = [x.address(), y.address(), u64::from(factor.to_bits()), y.elements() as u64];
@@ -148,7 +148,7 @@ impl Ops {
     /// `a + b`.
     ///
     /// # Errors
-    /// [`Error::Shape`], and what the allocation and the launch return.
+    /// [`TensorError::Shape`], and what the allocation and the launch return.
     pub fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let y = self.empty_like(a)?;
         same_shape(a, b, "add")?;
@@ -171,7 +171,7 @@ impl Ops {
     /// `y[rows, columns] += bias[columns]`.
     ///
     /// # Errors
-    /// [`Error::Shape`], and what the launch returns.
+    /// [`TensorError::Shape`], and what the launch returns.
     pub fn add_bias(&self, stream: &Stream, bias: &Tensor, y: &Tensor) -> Result<()> {
         let [rows, columns] = matrix(y, "add_bias")?;
         expect_shape(bias, &[columns], "bias")?;
@@ -191,7 +191,7 @@ impl Ops {
     /// `x[rows, inner] w + bias[columns]`. Rows of `x` may be apart.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], and what the allocation and the launch return.
+    /// [`TensorError::Shape`], [`TensorError::DType`], and what the allocation and the launch return.
     pub fn linear(&self, x: &Tensor, w: Weight<'_>, bias: Option<&Tensor>) -> Result<Tensor> {
         let y = empty(DType::F32, &[x.rows(), w.columns()])?;
         self.linear_into(&current_stream()?, x, w, bias, &y)?;
@@ -201,7 +201,7 @@ impl Ops {
     /// `y = x[rows, inner] w + bias[columns]`. Rows of `x` and of `y` may be apart.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], and what the launch returns.
+    /// [`TensorError::Shape`], [`TensorError::DType`], and what the launch returns.
     pub fn linear_into(
         &self,
         stream: &Stream,
@@ -234,11 +234,13 @@ impl Ops {
     /// Keeps the stream busy for about this many nanoseconds (on the reference driver, for none) and counts in `runs`, u32 `[1]`.
     ///
     /// # Errors
-    /// [`Error::DType`], and what the launch returns.
+    /// [`TensorError::DType`], and what the launch returns.
     pub fn spin(&self, stream: &Stream, nanoseconds: u64, runs: &Tensor) -> Result<()> {
         expect_dtype(runs, DType::U32, "spin")?;
         if runs.shape() != [1] {
-            return Err(Error::Shape { what: "spin", expected: "[1]".into(), got: Box::new(*runs.layout()) });
+            return Err(
+                TensorError::Shape { what: "spin", expected: "[1]".into(), got: Box::new(*runs.layout()) }.into()
+            );
         }
         let config = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
         // SAFETY: the kernel's parameters, on a tensor of one element.

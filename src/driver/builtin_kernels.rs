@@ -61,7 +61,7 @@ impl BuiltinKernels {
     /// The parameters name device memory that is valid whenever the work runs.
     pub(crate) unsafe fn scrub(&self, stream: &Stream, launch: &kernels::ScrubLaunch) -> Result<()> {
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
-        unsafe { launch_one(self.scrub, stream, config(&launch.geometry), launch.parameters) }
+        unsafe { launch_one(self.scrub, stream, launch.config, launch.parameters) }
     }
 
     /// Launches the landing.
@@ -70,7 +70,7 @@ impl BuiltinKernels {
     /// The parameters name device memory that is valid whenever the work runs.
     pub(crate) unsafe fn land(&self, stream: &Stream, launch: &kernels::LandLaunch) -> Result<()> {
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
-        unsafe { launch_one(self.land, stream, config(&launch.geometry), &launch.parameters) }
+        unsafe { launch_one(self.land, stream, launch.config, &launch.parameters) }
     }
 
     /// One launch that makes bytes from an address on zero: a landing without valid rows. Nothing where there are none.
@@ -79,7 +79,7 @@ impl BuiltinKernels {
         let place = kernels::TensorDesc::new(address, 1, &shape, &strides)?;
         let launch = kernels::landing(&place, &place, 0)?;
         let mut noted = LaunchList::default();
-        noted.begin(self.land, config(&launch.geometry));
+        noted.begin(self.land, launch.config);
         // SAFETY: a structure of whole words, without padding.
         noted.parameter(unsafe { bytes_of(&launch.parameters) });
         Some(noted)
@@ -95,10 +95,6 @@ fn find(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, Ca
         unsafe { driver.cuFuncLoad(function)? };
     }
     Ok(function)
-}
-
-fn config(geometry: &kernels::Geometry) -> LaunchConfig {
-    LaunchConfig { grid: geometry.grid, block: geometry.block, shared_bytes: 0 }
 }
 
 /// A structure's bytes.

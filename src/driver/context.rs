@@ -3,7 +3,7 @@
 use super::builtin_kernels::BuiltinKernels;
 use super::deferred_drop::{Destroy, DropError};
 use super::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::sys::{CUcontext, CallError, Driver, first_failure};
 use std::any::Any;
 use std::fmt;
@@ -60,6 +60,16 @@ pub struct MemoryInfo {
     pub total: usize,
 }
 
+/// Whether two values are the same context of the driver.
+impl PartialEq for Context {
+    #[inline]
+    fn eq(&self, other: &Context) -> bool {
+        self.inner.raw == other.inner.raw && self.driver() == other.driver()
+    }
+}
+
+impl Eq for Context {}
+
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context").field("device", &self.inner.device).field("raw", &self.inner.raw).finish()
@@ -71,11 +81,11 @@ impl Device {
     /// ([`cuDevicePrimaryCtxRetain`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PRIMARY__CTX.html)).
     ///
     /// # Errors
-    /// [`Error::ForkedAfterInit`], or what the driver returns.
+    /// [`Misuse::ForkedAfterInit`], or what the driver returns.
     pub fn primary_context(&self) -> Result<Context> {
         let driver = self.driver();
         if !driver.is_of_this_process() {
-            return Err(Error::ForkedAfterInit);
+            return Err(Misuse::ForkedAfterInit.into());
         }
         let mut raw = core::ptr::null_mut();
         // SAFETY: `raw` is a valid place.
@@ -120,17 +130,13 @@ impl Context {
         self.inner.device.driver()
     }
 
-    /// Whether two values are the same context.
-    pub fn same(&self, other: &Context) -> bool {
-        self.inner.raw == other.inner.raw && self.driver().same(other.driver())
-    }
-
-    /// Fails with [`Error::ContextMismatch`] unless `other` is this context.
+    /// Fails with [`Misuse::ContextMismatch`] unless `other` is this context.
     pub(crate) fn expect_same(&self, other: &Context, what: &'static str) -> Result<()> {
-        if self.same(other) {
+        if self == other {
             return Ok(());
         }
-        Err(Error::ContextMismatch { what, expected: self.inner.device.ordinal(), got: other.inner.device.ordinal() })
+        Err(Misuse::ContextMismatch { what, expected: self.inner.device.ordinal(), got: other.inner.device.ordinal() }
+            .into())
     }
 
     /// Makes the context current until the guard drops, and then puts back what was.
@@ -152,7 +158,7 @@ impl Context {
     /// ([`cuCtxSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html)). Invalidates every open capture.
     ///
     /// # Errors
-    /// [`Error::SynchronizeWhileCapturing`] when this thread has a segment open, and what the driver returns, which may come from earlier work.
+    /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open, and what the driver returns, which may come from earlier work.
     pub fn synchronize(&self) -> Result<()> {
         super::open_capture::refuse_synchronize("context")?;
         let _bound = self.bind()?;

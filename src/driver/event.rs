@@ -103,7 +103,7 @@ impl Event {
     /// it marks a place in the graph.
     ///
     /// # Errors
-    /// [`ContextMismatch`](crate::Error::ContextMismatch), and what the driver returns.
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         let segment = open_capture::segment_of(stream)?;
@@ -117,8 +117,8 @@ impl Event {
     /// ([`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)).
     ///
     /// # Errors
-    /// [`EventFromSegment`](crate::Error::EventFromSegment),
-    /// [`SynchronizeWhileCapturing`](crate::Error::SynchronizeWhileCapturing), and what the driver returns.
+    /// [`EventFromSegment`](crate::Misuse::EventFromSegment),
+    /// [`SynchronizeWhileCapturing`](crate::Misuse::SynchronizeWhileCapturing), and what the driver returns.
     pub fn is_done(&self) -> Result<bool> {
         open_capture::check_host_use(self)?;
         let _bound = self.context.bind()?;

@@ -137,7 +137,7 @@ impl GraphExec {
     /// ([`cuGraphUpload`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
     ///
     /// # Errors
-    /// [`ContextMismatch`](Error::ContextMismatch), and what the driver returns.
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
     pub fn upload(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         let _bound = self.context.bind()?;
@@ -221,7 +221,7 @@ impl GraphExec {
     /// Launches the exec ([`cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).
     ///
     /// # Errors
-    /// [`ContextMismatch`](Error::ContextMismatch), and what the driver returns.
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
     ///
     /// # Safety
     /// All device and host memory that the graph's nodes name is valid until the launch has run.

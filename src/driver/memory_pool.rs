@@ -5,7 +5,7 @@ use super::capture_mode::relaxed;
 use super::context::{Context, KeepAlive};
 use super::deferred_drop::Destroy;
 use super::stream::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::sys::{
     CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size,
 };
@@ -75,12 +75,20 @@ impl fmt::Debug for MemoryPool {
 }
 
 impl MemoryPool {
+    /// A pool on the context's device, without a limit of its own, which keeps unused memory.
+    ///
+    /// # Errors
+    /// As for [`with_options`](MemoryPool::with_options).
+    pub fn new(context: &Context) -> Result<MemoryPool> {
+        MemoryPool::with_options(context, MemoryPoolOptions::default())
+    }
+
     /// A pool on the context's device
     /// ([`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)).
     ///
     /// # Errors
     /// [`Error::PoolsUnsupported`] where the device has none, and what the driver returns.
-    pub fn new(context: &Context, options: MemoryPoolOptions) -> Result<MemoryPool> {
+    pub fn with_options(context: &Context, options: MemoryPoolOptions) -> Result<MemoryPool> {
         let device = context.device();
         if !device.supports_memory_pools()? {
             return Err(Error::PoolsUnsupported { device: device.name()?, driver: context.driver().version() });
@@ -143,12 +151,12 @@ impl MemoryPool {
     /// gives it back in the order of the same stream.
     ///
     /// # Errors
-    /// [`Error::StreamIsCapturing`] on a stream that is being captured: the memory would belong to the graph, whose second launch fails.
-    /// [`Error::ContextMismatch`], and what the driver returns (`CUDA_ERROR_OUT_OF_MEMORY` too when the pool's limit is reached).
+    /// [`Misuse::StreamIsCapturing`] on a stream that is being captured: the memory would belong to the graph, whose second launch fails.
+    /// [`Misuse::ContextMismatch`], and what the driver returns (`CUDA_ERROR_OUT_OF_MEMORY` too when the pool's limit is reached).
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<DeviceBuffer> {
         self.context().expect_same(stream.context(), "stream")?;
         if super::open_capture::segment_of(stream)? != 0 {
-            return Err(Error::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync });
+            return Err(Misuse::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync }.into());
         }
         let driver = self.context().driver();
         let _bound = self.context().bind()?;
@@ -184,7 +192,7 @@ impl MemoryPool {
     /// ([`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)). Not while a segment is open.
     ///
     /// # Errors
-    /// [`Error::SynchronizeWhileCapturing`], and what the driver returns.
+    /// [`Misuse::SynchronizeWhileCapturing`], and what the driver returns.
     pub fn trim(&self, keep: usize) -> Result<()> {
         super::open_capture::refuse_synchronize("memory pool")?;
         let _bound = self.context().bind()?;

@@ -30,7 +30,6 @@ pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use capture_mode::CaptureMode;
 pub(crate) use context::Bound;
 pub use context::{Context, DropHook, KeepAlive, MemoryInfo};
-pub use copy::{copy_device_to_device, copy_device_to_host, copy_host_to_device, copy_pinned_to_device, fill};
 pub use deferred_drop::DropError;
 pub use device::Device;
 pub use event::{Event, EventFlags};

@@ -5,7 +5,7 @@ use super::deferred_drop::Destroy;
 use super::launch_list::MAX_PARAMETERS;
 use super::open_capture::{self, KeepAlive};
 use super::stream::Stream;
-use crate::error::Result;
+use crate::error::{Misuse, Result};
 use crate::kernels::LaunchConfig;
 use crate::sys::{CUfunction, CUmodule, Call};
 use core::ffi::c_void;
@@ -129,7 +129,7 @@ impl Module {
     /// `CUDA_ERROR_NOT_FOUND` for a name that the module lacks, and what else the driver returns.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let context = self.context();
-        let text = CString::new(name).map_err(|_| crate::Error::BadName { name: name.to_owned() })?;
+        let text = CString::new(name).map_err(|_| crate::Error::Misuse(Misuse::BadName { name: name.to_owned() }))?;
         let _bound = context.bind()?;
         let mut raw = core::ptr::null_mut();
         // SAFETY: a live module, a NUL-terminated name, a valid place.
@@ -202,7 +202,7 @@ impl Kernel {
     /// returns. In a segment the launch is recorded with these arguments, and the segment keeps the module.
     ///
     /// # Errors
-    /// [`ContextMismatch`](crate::Error::ContextMismatch) when stream and kernel belong to different contexts, and what the driver returns.
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch) when stream and kernel belong to different contexts, and what the driver returns.
     ///
     /// # Safety
     /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::event::Event;
 use super::launch_list::LaunchList;
 use super::stream::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use crate::kernels::LaunchConfig;
 use crate::sys::{CUfunction, CUgraph, CUresult, CUstreamCaptureStatus, CallError, first_failure};
 use std::any::Any;
@@ -96,7 +96,7 @@ impl OpenCapture {
     pub(crate) fn open(stream: &Stream, mode: CaptureMode, recording: u64) -> Result<OpenCapture> {
         let context = stream.context();
         if is_open() {
-            return Err(Error::NestedCapture);
+            return Err(Misuse::NestedCapture.into());
         }
         first_failure::clear();
         context.capture_opens();
@@ -302,7 +302,7 @@ fn keep_unless_own(made_in: u64, what: impl FnOnce() -> KeepAlive) {
 
 /// Refuses a wait on the host while a segment is open: it would invalidate the capture (900).
 pub(crate) fn refuse_synchronize(what: &'static str) -> Result<()> {
-    if is_open() { Err(Error::SynchronizeWhileCapturing { what }) } else { Ok(()) }
+    if is_open() { Err(Misuse::SynchronizeWhileCapturing { what }.into()) } else { Ok(()) }
 }
 
 /// Whether the stream takes part in the open segment, as the driver sees it.
@@ -327,10 +327,10 @@ pub(super) fn check_wait(stream: &Stream, event: &Event) -> Result<()> {
     let open = OPEN.with_borrow(|open| open.as_ref().map(|state| state.serial)).unwrap_or(0);
     match (event.segment(), open) {
         (0, 0) => Ok(()),
-        (0, _) if segment_of(stream)? != 0 => Err(Error::EventFromOutside),
+        (0, _) if segment_of(stream)? != 0 => Err(Misuse::EventFromOutside.into()),
         (0, _) => Ok(()),
         (segment, open) if segment == open => Ok(()),
-        _ => Err(Error::EventFromSegment),
+        _ => Err(Misuse::EventFromSegment.into()),
     }
 }
 
@@ -349,7 +349,7 @@ pub(super) fn mark_forked(stream: &Stream, event: &Event) {
 /// Refuses a query or a wait on the host for an event of a segment, and any while a segment is open.
 pub(super) fn check_host_use(event: &Event) -> Result<()> {
     if event.segment() != 0 {
-        return Err(Error::EventFromSegment);
+        return Err(Misuse::EventFromSegment.into());
     }
     refuse_synchronize("event")
 }

@@ -4,7 +4,7 @@ use super::context::{Context, KeepAlive};
 use super::deferred_drop::Destroy;
 use super::event::Event;
 use super::open_capture;
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureStatus, Call, CallError};
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl fmt::Debug for Stream {
 
 impl PartialEq for Stream {
     fn eq(&self, other: &Stream) -> bool {
-        self.inner.raw == other.inner.raw && self.inner.context.same(&other.inner.context)
+        self.inner.raw == other.inner.raw && self.inner.context == other.inner.context
     }
 }
 
@@ -99,7 +99,7 @@ impl Stream {
     /// Takes over a foreign stream and destroys it in the end.
     ///
     /// # Errors
-    /// [`Error::ContextMismatch`] when it belongs to another context, [`Error::WouldInvalidate`] while it is captured, and what the driver
+    /// [`Misuse::ContextMismatch`] when it belongs to another context, [`Misuse::WouldInvalidate`] while it is captured, and what the driver
     /// returns.
     ///
     /// # Safety
@@ -112,7 +112,7 @@ impl Stream {
     /// Uses a foreign stream, and keeps `owner` alive as long as this value or a clone lives. A null handle is the legacy default stream.
     ///
     /// # Errors
-    /// [`Error::ContextMismatch`] when it belongs to another context, [`Error::WouldInvalidate`] while it is captured, and what the driver
+    /// [`Misuse::ContextMismatch`] when it belongs to another context, [`Misuse::WouldInvalidate`] while it is captured, and what the driver
     /// returns.
     ///
     /// # Safety
@@ -154,7 +154,7 @@ impl Stream {
     /// ([`cuStreamGetId`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
     ///
     /// # Errors
-    /// [`Error::WouldInvalidate`] while the stream is captured, and what the driver returns.
+    /// [`Misuse::WouldInvalidate`] while the stream is captured, and what the driver returns.
     pub fn id(&self) -> Result<u64> {
         refuse_captured(self.context(), self.as_raw(), Call::cuStreamGetId)?;
         let mut id = 0;
@@ -167,7 +167,7 @@ impl Stream {
     /// ([`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
     ///
     /// # Errors
-    /// [`Error::SynchronizeWhileCapturing`] when this thread has a segment open: the call would invalidate the capture. What the driver
+    /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open: the call would invalidate the capture. What the driver
     /// returns, which may come from earlier work.
     pub fn synchronize(&self) -> Result<()> {
         open_capture::refuse_synchronize("stream")?;
@@ -196,8 +196,8 @@ impl Stream {
     /// that the segment recorded draws the stream into the capture: it must be joined before the segment ends.
     ///
     /// # Errors
-    /// [`Error::EventFromSegment`] for an event recorded in a segment that is not open any more,
-    /// [`Error::EventFromOutside`] in a segment for one that was recorded before it, and what the driver returns.
+    /// [`Misuse::EventFromSegment`] for an event recorded in a segment that is not open any more,
+    /// [`Misuse::EventFromOutside`] in a segment for one that was recorded before it, and what the driver returns.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "event")?;
         open_capture::check_wait(self, event)?;
@@ -211,8 +211,8 @@ impl Stream {
     pub(crate) fn refuse_for_capture(&self) -> Result<()> {
         match self.kind() {
             StreamKind::NonBlocking => Ok(()),
-            StreamKind::Blocking => Err(Error::BlockingStream),
-            StreamKind::Legacy => Err(Error::LegacyStream),
+            StreamKind::Blocking => Err(Misuse::BlockingStream.into()),
+            StreamKind::Legacy => Err(Misuse::LegacyStream.into()),
         }
     }
 }
@@ -234,7 +234,7 @@ fn refuse_captured(context: &Context, raw: CUstream, call: Call) -> Result<()> {
     if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
         Ok(())
     } else {
-        Err(Error::WouldInvalidate { call })
+        Err(Misuse::WouldInvalidate { call }.into())
     }
 }
 
@@ -253,7 +253,7 @@ fn inspect(context: &Context, raw: CUstream) -> Result<StreamKind> {
         let expected = context.device().ordinal();
         // SAFETY: the driver just gave the handle.
         let got = unsafe { Context::borrow_raw(driver, owner, None)? }.device().ordinal();
-        return Err(Error::ContextMismatch { what: "stream", expected, got });
+        return Err(Misuse::ContextMismatch { what: "stream", expected, got }.into());
     }
     refuse_captured(context, raw, Call::cuStreamGetFlags)?;
     let mut flags = 0;

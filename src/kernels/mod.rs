@@ -1,21 +1,21 @@
 //! The library's own kernels as data: their PTX, their parameters, and the geometry of a launch. `csrc/kernels.cu` is the other side.
 //!
 //! - `index_space`: tensors as an index space of units, with dimensions merged and the widest unit that fits.
-//! - `scrub`: the parameters of the padding scrub. `handoff_copy`: those of the landing.
+//! - `scrub`: the parameters of the padding scrub. `landing`: those of the landing.
 //!
 //! Pure functions of plain data. Nothing here allocates or knows a driver: a replay builds a landing for every break.
 
-mod handoff_copy;
 #[cfg(feature = "reference-driver")]
 pub(crate) mod host;
 mod index_space;
+mod landing;
 mod launch_config;
 mod scrub;
 #[cfg(all(test, feature = "reference-driver"))]
 mod tests;
 
-pub(crate) use handoff_copy::{LandLaunch, landing};
 pub(crate) use index_space::TensorDesc;
+pub(crate) use landing::{LandLaunch, landing};
 pub use launch_config::LaunchConfig;
 pub(crate) use scrub::{ScrubBatch, ScrubLaunch};
 
@@ -31,7 +31,7 @@ pub(crate) const PTX: &CStr =
 /// The scrub's name in the module. It takes one [`ScrubParameters`](scrub::ScrubParameters); the grid's y is the tensor.
 pub(crate) const SCRUB: &CStr = c"bcg_scrub";
 
-/// The landing's name in the module. It takes one [`LandParameters`](handoff_copy::LandParameters).
+/// The landing's name in the module. It takes one [`LandParameters`](landing::LandParameters).
 pub(crate) const LAND: &CStr = c"bcg_land";
 
 #[cfg(feature = "reference-driver")]
@@ -82,23 +82,6 @@ impl ValidRows {
     /// The fewest rows that there may turn out to be: what the grid is made for.
     fn fewest(self) -> u64 {
         self.raw().count
-    }
-}
-
-/// Blocks in the grid and threads in a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Geometry {
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-}
-
-impl Geometry {
-    /// One thread for each of `units`, in each of `tensors`, up to a grid that fills any device; threads loop over what is left.
-    fn new(units: u64, tensors: u32) -> Geometry {
-        const THREADS: u32 = 256;
-        const MOST_BLOCKS: u64 = 4096;
-        let blocks = units.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
-        Geometry { grid: [blocks, tensors, 1], block: [THREADS, 1, 1] }
     }
 }
 

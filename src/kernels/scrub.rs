@@ -1,7 +1,7 @@
 //! The padding scrub: the padded tails of several tensors become zero in one launch.
 
 use super::index_space::{RawPlace, RawSpace, TensorDesc, index_space};
-use super::{Geometry, PARAMETER_SPACE, RawValidRows, ValidRows};
+use super::{LaunchConfig, PARAMETER_SPACE, RawValidRows, ValidRows};
 
 /// The most tensors that one launch takes: `BCG_SCRUB_TENSORS`.
 pub(crate) const SCRUB_TENSORS: usize = 16;
@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<ScrubParameters>() <= PARAMETER_SPACE);
 /// A scrub ready to be launched.
 pub(crate) struct ScrubLaunch<'a> {
     pub(crate) parameters: &'a ScrubParameters,
-    pub(crate) geometry: Geometry,
+    pub(crate) config: LaunchConfig,
 }
 
 /// Tensors whose padded tails one launch scrubs.
@@ -66,7 +66,7 @@ impl ScrubBatch {
 
     /// The launch, if there is anything to scrub.
     pub(crate) fn launch(&self) -> Option<ScrubLaunch<'_>> {
-        let geometry = Geometry::new(self.units, self.count as u32);
-        (self.count > 0).then_some(ScrubLaunch { parameters: &self.parameters, geometry })
+        let config = LaunchConfig::looping(self.units, self.count as u32);
+        (self.count > 0).then_some(ScrubLaunch { parameters: &self.parameters, config })
     }
 }

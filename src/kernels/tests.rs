@@ -3,7 +3,6 @@
 use super::index_space::RANK;
 use super::scrub::SCRUB_TENSORS;
 use super::*;
-use crate::reference;
 use proptest::prelude::*;
 
 /// One 16-byte piece of memory, so that vectors of them are aligned as device memory is.
@@ -150,13 +149,12 @@ impl Way {
     }
 }
 
-fn run<P>(name: &std::ffi::CStr, parameters: &P, geometry: Geometry) {
+fn run<P>(name: &std::ffi::CStr, parameters: &P, config: LaunchConfig) {
     let name = name.to_str().expect("an ASCII name");
     let (_, kernel) = HOST.iter().find(|(listed, _)| *listed == name).expect("a listed kernel");
-    let geometry = reference::Geometry { grid: geometry.grid, block: geometry.block, shared_bytes: 0 };
     let arguments = [core::ptr::from_ref(parameters).cast_mut().cast()];
     // SAFETY: the kernel takes this one structure, which describes live memory of the test.
-    unsafe { kernel(&geometry, arguments.as_ptr()) };
+    unsafe { kernel(&config, arguments.as_ptr()) };
 }
 
 fn scrub(valid: ValidRows, samples: &[Sample]) {
@@ -165,7 +163,7 @@ fn scrub(valid: ValidRows, samples: &[Sample]) {
         assert!(batch.add(&sample.desc()), "the batch has room");
     }
     if let Some(launch) = batch.launch() {
-        run(SCRUB, launch.parameters, launch.geometry);
+        run(SCRUB, launch.parameters, launch.config);
     }
 }
 
@@ -225,7 +223,7 @@ proptest! {
         }
         let mut scalar = 0;
         if let Some(launch) = landing(&result.desc(), &handoff.desc(), way.rows(valid, &mut scalar)) {
-            run(LAND, &launch.parameters, launch.geometry);
+            run(LAND, &launch.parameters, launch.config);
         }
         prop_assert!(handoff.pieces == expected.pieces, "the handoff");
         prop_assert!(result.pieces == untouched.pieces, "the result is only read");
@@ -269,11 +267,11 @@ fn tensors_without_gaps_have_no_inner_dimension() {
 #[test]
 fn a_launch_has_no_more_threads_than_it_needs_and_no_less_than_one_block() {
     let sample = PLAIN(0).place(&[100, 64], 16, 1);
-    let grid = |valid: usize| landing(&sample.desc(), &sample.desc(), valid).expect("something to do").geometry.grid;
+    let grid = |valid: usize| landing(&sample.desc(), &sample.desc(), valid).expect("something to do").config.grid;
     assert_eq!(grid(100), [25, 1, 1]);
     let mut batch = ScrubBatch::new(99);
     assert!(batch.add(&sample.desc()));
-    assert_eq!(batch.launch().expect("a tail").geometry.grid, [1, 1, 1]);
+    assert_eq!(batch.launch().expect("a tail").config.grid, [1, 1, 1]);
 }
 
 #[test]
@@ -324,7 +322,7 @@ fn a_full_batch_takes_no_more_and_tensors_without_a_tail_take_no_room() {
     }
     assert!(!batch.add(&sample.desc()));
     assert!(batch.add(&short.desc()), "there is nothing to add");
-    assert_eq!(batch.launch().expect("tails").geometry.grid[1], SCRUB_TENSORS as u32);
+    assert_eq!(batch.launch().expect("tails").config.grid[1], SCRUB_TENSORS as u32);
     assert!(ScrubBatch::new(1).launch().is_none());
 }
 
@@ -353,7 +351,7 @@ fn structures_have_the_sizes_of_their_c_twins() {
     // SAFETY: constants of csrc/host.c.
     let (scrub, land) = unsafe { (SCRUB_SIZE, LAND_SIZE) };
     assert_eq!(scrub, size_of::<super::scrub::ScrubParameters>());
-    assert_eq!(land, size_of::<super::handoff_copy::LandParameters>());
+    assert_eq!(land, size_of::<super::landing::LandParameters>());
     let ptx = PTX.to_str().expect("text");
     assert!(ptx.contains(&format!("bcg_scrub_param_0[{scrub}]")) && ptx.contains(&format!("bcg_land_param_0[{land}]")));
 }

@@ -3,7 +3,7 @@
 use super::options::{PoolOptions, PoolUsage};
 use super::shared::{PoolHandle, PoolShared};
 use crate::driver::{Context, Stream, open_capture};
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use crate::memory::planned_range::Divergence;
 use crate::memory::pool_plan::PoolPlan;
 use std::fmt;
@@ -20,6 +20,15 @@ use std::sync::Arc;
 pub struct CapturePool {
     inner: PoolHandle,
 }
+
+/// Whether two values are the same pool.
+impl PartialEq for CapturePool {
+    fn eq(&self, other: &CapturePool) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for CapturePool {}
 
 impl fmt::Debug for CapturePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,10 +53,10 @@ impl CapturePool {
     /// A pool on the context. It takes no memory before the first recording.
     ///
     /// # Errors
-    /// [`Error::PoolsUnsupported`], [`Error::ForkedAfterInit`], and what the driver returns.
+    /// [`crate::Error::PoolsUnsupported`], [`Misuse::ForkedAfterInit`], and what the driver returns.
     pub fn with_options(context: &Context, options: PoolOptions) -> Result<CapturePool> {
         if !context.driver().is_of_this_process() {
-            return Err(Error::ForkedAfterInit);
+            return Err(Misuse::ForkedAfterInit.into());
         }
         Ok(CapturePool { inner: Arc::new(PoolShared::new(context, &options)?) })
     }
@@ -92,11 +101,11 @@ impl CapturePool {
     /// ([`CaptureOptions::plan`](crate::CaptureOptions)) then take no more. What the pool has already is kept where it suffices.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::PoolInUse`] where a smaller planned range is in use; [`Error::SynchronizeWhileCapturing`], [`Error::PoolBusy`],
-    /// [`Error::PoolReleased`], [`Error::PoolLent`].
+    /// [`crate::Error::OutOfMemory`]; [`Misuse::PoolInUse`] where a smaller planned range is in use; [`Misuse::SynchronizeWhileCapturing`], [`Misuse::PoolBusy`],
+    /// [`Misuse::PoolReleased`], [`Misuse::PoolLent`].
     pub fn take_plan(&self, plan: &PoolPlan) -> Result<()> {
         if open_capture::is_open() {
-            return Err(Error::SynchronizeWhileCapturing { what: "capture pool" });
+            return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         let turn = self.inner.lock()?;
         self.inner.take_range(plan, &turn)?;
@@ -106,28 +115,23 @@ impl CapturePool {
     /// Gives the slabs that have no block in use, and the memory that temporaries had, back to the device, after the last replay. Waits for it.
     ///
     /// # Errors
-    /// [`Error::PoolInUse`] while captures of the pool, or views of their outputs, exist: they hold addresses and not blocks.
-    /// [`Error::PoolBusy`] from inside a break, [`Error::SynchronizeWhileCapturing`] while a segment is open, [`Error::PoolReleased`],
-    /// [`Error::PoolLent`].
+    /// [`Misuse::PoolInUse`] while captures of the pool, or views of their outputs, exist: they hold addresses and not blocks.
+    /// [`Misuse::PoolBusy`] from inside a break, [`Misuse::SynchronizeWhileCapturing`] while a segment is open, [`Misuse::PoolReleased`],
+    /// [`Misuse::PoolLent`].
     pub fn trim(&self) -> Result<()> {
         if open_capture::is_open() {
-            return Err(Error::SynchronizeWhileCapturing { what: "capture pool" });
+            return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         self.inner.drain_deferred();
         let turn = self.inner.lock()?;
         let users = self.inner.users();
         if users > 0 {
-            return Err(Error::PoolInUse { users });
+            return Err(Misuse::PoolInUse { users }.into());
         }
         let last = turn.last_stream().unwrap_or(self.inner.capture_stream());
         self.inner.shrink_to(0, last);
         self.inner.drop_range(last);
         self.inner.temporaries().trim(0)
-    }
-
-    /// Whether two values are the same pool.
-    pub fn same(&self, other: &CapturePool) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     pub(crate) fn handle(&self) -> &PoolHandle {

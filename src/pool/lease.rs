@@ -4,14 +4,14 @@ use super::capture_pool::CapturePool;
 use super::shared::{Closed, PoolHandle};
 use crate::driver::open_capture;
 use crate::driver::{Context, Stream};
-use crate::error::{Error, OutOfMemory, Result};
+use crate::error::{Error, Misuse, OutOfMemory, Result};
 use crate::memory::allocator::{ALIGNMENT, BlockState};
 use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
 use std::sync::Arc;
 
 /// The memory of a pool that no tensor holds, as scratch for eager work. While this or a tensor of it lives, the pool's captures can't be replayed and
-/// nothing is recorded: [`Error::PoolLent`].
+/// nothing is recorded: [`Misuse::PoolLent`].
 #[derive(Debug)]
 #[must_use = "the memory is back with the pool when this drops"]
 pub struct ScratchLease {
@@ -44,13 +44,13 @@ impl CapturePool {
     /// The results of the last replay are lost.
     ///
     /// # Errors
-    /// [`Error::PoolLent`], [`Error::PoolReleased`], [`Error::PoolBusy`], [`Error::ReplayWhileRecording`] while a segment is open on this thread,
-    /// [`Error::ContextMismatch`], and what the driver returns.
+    /// [`Misuse::PoolLent`], [`Misuse::PoolReleased`], [`Misuse::PoolBusy`], [`Misuse::ReplayWhileRecording`] while a segment is open on this thread,
+    /// [`Misuse::ContextMismatch`], and what the driver returns.
     pub fn lend(&self, stream: &Stream) -> Result<ScratchLease> {
         let inner = self.handle();
         inner.context().expect_same(stream.context(), "stream")?;
         if open_capture::is_open() {
-            return Err(Error::ReplayWhileRecording);
+            return Err(Misuse::ReplayWhileRecording.into());
         }
         let mut turn = inner.lock()?;
         turn.order(stream)?;
@@ -83,8 +83,8 @@ impl ScratchLease {
     /// An undefined row-major tensor in the smallest piece that holds it. Its bytes are not lent twice: drop this value and lend again to start anew.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where no piece holds it; [`Error::Layout`].
-    pub fn tensor(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+    /// [`Error::OutOfMemory`] where no piece holds it; [`TensorError::Layout`](crate::TensorError::Layout).
+    pub fn empty(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let layout = Layout::contiguous(shape)?;
         let bytes = layout.elements() * dtype.size();
         let whole = bytes.max(1).checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX);

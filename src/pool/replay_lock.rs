@@ -1,7 +1,7 @@
 //! Whose turn it is: recordings and replays of one pool run one after the other, on the host and on the device.
 
 use crate::driver::{Event, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -46,13 +46,13 @@ impl ReplayLock {
 
     /// Takes the turn; waits while another thread has it.
     ///
-    /// Fails with [`Error::PoolBusy`] when this thread has it already: waiting would be for ever.
+    /// Fails with [`Misuse::PoolBusy`] when this thread has it already: waiting would be for ever.
     #[inline]
     pub(crate) fn take(&self) -> Result<ReplayGuard<'_>> {
         let me = thread_number();
         if let Err(holder) = self.try_take(me) {
             if holder == me {
-                return Err(Error::PoolBusy);
+                return Err(Misuse::PoolBusy.into());
             }
             self.wait(me);
         }

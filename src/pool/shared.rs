@@ -7,8 +7,8 @@ use super::slabs::{Slab, SlabSource};
 use super::suspend::Persistent;
 use crate::capture::composite::shared::SharedExecs;
 use crate::driver::open_capture::KeepAlive;
-use crate::driver::{Context, Event, MemoryPool, MemoryPoolOptions, Stream, StreamOptions};
-use crate::error::{Error, OutOfMemory, Result};
+use crate::driver::{Context, Event, MemoryPool, Stream, StreamOptions};
+use crate::error::{Error, Misuse, OutOfMemory, Result, TensorError};
 use crate::memory::allocator::{BlockOptions, Blocks, Growth, SLAB_BYTES, StreamKey, TooLarge};
 use crate::memory::planned_range::{Divergence, Planned, Served};
 use crate::memory::pool_plan::{PoolPlan, TracePlan};
@@ -95,7 +95,7 @@ impl State {
 impl PoolShared {
     pub(super) fn new(context: &Context, options: &PoolOptions) -> Result<PoolShared> {
         let source = SlabSource::new(context, options)?;
-        let temporaries = MemoryPool::new(context, MemoryPoolOptions::default())?;
+        let temporaries = MemoryPool::new(context)?;
         let capture_stream = Stream::with_options(context, StreamOptions { priority: options.priority })?;
         let capture_key = StreamKey(capture_stream.id()?);
         let turn = ReplayLock::new(Event::new(context)?);
@@ -285,7 +285,8 @@ impl PoolShared {
     }
 
     fn take_online(&self, state: &mut State, key: StreamKey, bytes: usize) -> Result<(BlockRef, u64)> {
-        let too_large = |_: TooLarge| Error::Layout { reason: "the request is larger than memory" };
+        let too_large =
+            |_: TooLarge| Error::Tensor(TensorError::Layout { reason: "the request is larger than memory" });
         let (slab_bytes, needed) = match state.blocks.growth_for(key, bytes).map_err(too_large)? {
             Growth::Unneeded => (0, false),
             Growth::Preferred(slab_bytes) => (slab_bytes, false),
@@ -294,7 +295,9 @@ impl PoolShared {
         if slab_bytes > 0 {
             match self.take_slab(state, slab_bytes) {
                 Ok(mut slab) => {
-                    let unfit = |_| Error::Layout { reason: "the driver's memory overlaps a slab of the pool" };
+                    let unfit = |_| {
+                        Error::Tensor(TensorError::Layout { reason: "the driver's memory overlaps a slab of the pool" })
+                    };
                     slab.id = Some(state.blocks.add_slab(key, slab.address, slab_bytes).map_err(unfit)?);
                     state.slabs.push(slab);
                 }
@@ -363,7 +366,7 @@ impl PoolShared {
 
     /// Takes a range for planned blocks that is large enough for the plan. The caller has the turn.
     pub(super) fn take_range(&self, plan: &PoolPlan, turn: &ReplayGuard<'_>) -> Result<()> {
-        let too_large = || Error::Layout { reason: "the plan is larger than memory" };
+        let too_large = || Error::Tensor(TensorError::Layout { reason: "the plan is larger than memory" });
         let bytes = plan.bytes().checked_next_multiple_of(SLAB_BYTES).ok_or_else(too_large)?;
         {
             let state = self.state();
@@ -372,7 +375,7 @@ impl PoolShared {
             }
             let users = self.users() + state.planned.in_use().1;
             if state.planned_slab.is_some() && users > 0 {
-                return Err(Error::PoolInUse { users });
+                return Err(Misuse::PoolInUse { users }.into());
             }
         }
         self.drop_range(turn.last_stream().unwrap_or(&self.capture_stream));
@@ -446,5 +449,5 @@ pub(super) fn is_out_of_memory(error: CallError) -> bool {
 
 #[cold]
 fn why_closed(closed: u8) -> Error {
-    if closed == Closed::Released as u8 { Error::PoolReleased } else { Error::PoolLent }
+    if closed == Closed::Released as u8 { Error::Misuse(Misuse::PoolReleased) } else { Error::Misuse(Misuse::PoolLent) }
 }

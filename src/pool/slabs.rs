@@ -36,7 +36,7 @@ impl SlabSource {
             Backing::MemoryPool => {
                 let mut pool_options = MemoryPoolOptions::default().keep_bytes(0);
                 pool_options.max_bytes = limit;
-                let pool = MemoryPool::new(context, pool_options)?;
+                let pool = MemoryPool::with_options(context, pool_options)?;
                 Ok(SlabSource::Ordered { pool, stream: Stream::new(context)?, unsettled: false })
             }
             Backing::ReservedAddresses => {

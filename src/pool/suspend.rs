@@ -5,8 +5,8 @@ use super::capture_pool::CapturePool;
 use super::options::RestoredContent;
 use super::shared::{Closed, State, is_out_of_memory};
 use super::slabs::SlabSource;
-use crate::driver::{AddressRange, copy_device_to_host, copy_host_to_device, fill, open_capture};
-use crate::error::{Error, OutOfMemory, Result};
+use crate::driver::{AddressRange, open_capture};
+use crate::error::{Error, Misuse, OutOfMemory, Result};
 use crate::memory::allocator::BlockId;
 use crate::tensor::{DType, Layout, Tensor};
 
@@ -24,7 +24,7 @@ impl CapturePool {
     /// that something else writes, such as a table or a counter. It is saved to the host and put back.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::PoolReleased`], [`Error::PoolLent`], [`Error::Layout`], and what the driver returns.
+    /// [`Error::OutOfMemory`], [`Misuse::PoolReleased`], [`Misuse::PoolLent`], [`TensorError::Layout`](crate::TensorError::Layout), and what the driver returns.
     pub fn persistent(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let inner = self.handle();
         let layout = Layout::contiguous(shape)?;
@@ -48,22 +48,22 @@ impl CapturePool {
 
     /// Waits for the pool's last replay and gives its memory back to the device. Addresses, captures and their execs stay; the content is lost, except
     /// that of [`persistent`](CapturePool::persistent) tensors. Until [`restore`](CapturePool::restore) replays and recordings fail with
-    /// [`Error::PoolReleased`]. Nothing happens when it is released already.
+    /// [`Misuse::PoolReleased`]. Nothing happens when it is released already.
     ///
     /// Work of the caller's that reads outputs on other streams must be done.
     ///
     /// # Errors
-    /// [`Error::ReleaseUnsupported`] for a pool without [`Backing::ReservedAddresses`](super::Backing::ReservedAddresses),
-    /// [`Error::SynchronizeWhileCapturing`], [`Error::PoolBusy`], [`Error::PoolLent`], and what the driver returns: what could not be unmapped then stays
+    /// [`Misuse::ReleaseUnsupported`] for a pool without [`Backing::ReservedAddresses`](super::Backing::ReservedAddresses),
+    /// [`Misuse::SynchronizeWhileCapturing`], [`Misuse::PoolBusy`], [`Misuse::PoolLent`], and what the driver returns: what could not be unmapped then stays
     /// with the pool, and `restore` puts everything right.
     pub fn release(&self) -> Result<()> {
         let inner = self.handle();
         if open_capture::is_open() {
-            return Err(Error::SynchronizeWhileCapturing { what: "capture pool" });
+            return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         let turn = inner.lock_anyway()?;
         match inner.is_closed() {
-            Some(Closed::Lent) => return Err(Error::PoolLent),
+            Some(Closed::Lent) => return Err(Misuse::PoolLent.into()),
             Some(Closed::Released) => return Ok(()),
             None => {}
         }
@@ -77,7 +77,7 @@ impl CapturePool {
         for persistent in persistent.iter_mut() {
             let mut saved = vec![0; persistent.bytes];
             // SAFETY: a live block of this many bytes.
-            unsafe { copy_device_to_host(&mut saved, persistent.address, stream)? };
+            unsafe { stream.copy_device_to_host(&mut saved, persistent.address)? };
             persistent.saved = Some(saved);
         }
         // BatchOutputs that were not read are gone.
@@ -90,12 +90,12 @@ impl CapturePool {
     /// not released.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the device has too little memory now, [`Error::SynchronizeWhileCapturing`], [`Error::PoolBusy`], and what the driver
+    /// [`Error::OutOfMemory`] where the device has too little memory now, [`Misuse::SynchronizeWhileCapturing`], [`Misuse::PoolBusy`], and what the driver
     /// returns: then it stays released, and can be restored later.
     pub fn restore(&self) -> Result<()> {
         let inner = self.handle();
         if open_capture::is_open() {
-            return Err(Error::SynchronizeWhileCapturing { what: "capture pool" });
+            return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         let _turn = inner.lock_anyway()?;
         if inner.is_closed() != Some(Closed::Released) {
@@ -122,13 +122,13 @@ impl CapturePool {
             if inner.restored == RestoredContent::Nan {
                 for slab in slabs.iter().chain(planned_slab.as_ref()) {
                     // SAFETY: memory of the pool that was just mapped.
-                    unsafe { fill(slab.address, 0xff, slab.bytes, stream)? };
+                    unsafe { stream.fill_bytes(slab.address, 0xff, slab.bytes)? };
                 }
             }
             for persistent in persistent.iter() {
                 if let Some(saved) = &persistent.saved {
                     // SAFETY: a live block of this many bytes.
-                    unsafe { copy_host_to_device(persistent.address, saved, stream)? };
+                    unsafe { stream.copy_host_to_device(persistent.address, saved)? };
                 }
             }
             stream.settle()
@@ -150,6 +150,6 @@ impl CapturePool {
 fn reserved(source: &mut SlabSource) -> Result<&mut AddressRange> {
     match source {
         SlabSource::Reserved(range) => Ok(range),
-        SlabSource::Ordered { .. } => Err(Error::ReleaseUnsupported),
+        SlabSource::Ordered { .. } => Err(Misuse::ReleaseUnsupported.into()),
     }
 }

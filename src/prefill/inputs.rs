@@ -4,10 +4,8 @@
 use super::error::PrefillError;
 use super::model::InputData;
 use super::spec::{InputSpec, LeadingDim, Pattern};
-use crate::driver::{
-    Context, Event, PinnedBuffer, Stream, copy_device_to_device, copy_host_to_device, copy_pinned_to_device,
-};
-use crate::error::Result;
+use crate::driver::{Context, Event, PinnedBuffer, Stream};
+use crate::error::{Misuse, Result};
 use crate::pool::PoolHandle;
 use crate::tensor::Tensor;
 use std::sync::Arc;
@@ -99,7 +97,7 @@ impl Declared {
                 InputData::Host(feed) => {
                     let tensor = pool.temporary(stream, spec.dtype, &spec.shape_of(rows))?;
                     // SAFETY: the tensor was made for as many bytes as the checked feed has.
-                    unsafe { copy_host_to_device(tensor.address(), feed.bytes, stream)? };
+                    unsafe { stream.copy_host_to_device(tensor.address(), feed.bytes)? };
                     tensor
                 }
             });
@@ -183,7 +181,7 @@ impl Inputs {
         }
         let Some(staging) = Arc::get_mut(&mut slot.staging) else {
             // Nobody else is given the buffer: a segment keeps it only when it is captured, and fills are not.
-            return Err(crate::Error::HostMemoryInSegment);
+            return Err(crate::Error::Misuse(Misuse::HostMemoryInSegment));
         };
         let memory = staging.as_mut_slice();
         for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
@@ -229,7 +227,7 @@ impl Inputs {
                 Some(InputData::Device(tensor)) => {
                     if tensor.address() != to {
                         // SAFETY: the feed was checked to have these bytes, the buffer has room for the bucket.
-                        unsafe { copy_device_to_device(to, tensor.address(), real, stream)? };
+                        unsafe { stream.copy_device_to_device(to, tensor.address(), real)? };
                     }
                     real
                 }
@@ -237,7 +235,7 @@ impl Inputs {
             };
             let start = self.starts[at];
             // SAFETY: the buffer has room for the bucket; the staging is neither written nor dropped before the event of its slot.
-            unsafe { copy_pinned_to_device(to + begin as u64, staging, start + begin..start + end, stream)? };
+            unsafe { stream.copy_pinned_to_device(to + begin as u64, staging, start + begin..start + end)? };
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::spec::{LeadingDim, OutputSpec};
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result, TensorError};
 use crate::pool::CapturePool;
 use crate::tensor::{Element, Tensor};
 use std::borrow::Cow;
@@ -53,13 +53,13 @@ impl BatchOutputs<'_> {
     /// results, what it shows does not.
     ///
     /// # Errors
-    /// [`Error::OutputsOverwritten`] after a later replay of the same pool; [`Error::OutOfRange`].
+    /// [`Misuse::OutputsOverwritten`] after a later replay of the same pool; [`TensorError::OutOfRange`].
     pub fn tensor(&self, index: usize) -> Result<Tensor> {
         if self.replay.is_some_and(|number| self.pool.handle().latest_replay() != number) {
-            return Err(Error::OutputsOverwritten);
+            return Err(Misuse::OutputsOverwritten.into());
         }
         let (Some(output), Some(spec)) = (self.outputs.get(index), self.specs.get(index)) else {
-            return Err(Error::OutOfRange { what: "outputs", end: index + 1, length: self.outputs.len() });
+            return Err(TensorError::OutOfRange { what: "outputs", end: index + 1, length: self.outputs.len() }.into());
         };
         Ok(match spec.leading {
             LeadingDim::Rows => output.leading_rows(self.rows),

@@ -7,7 +7,7 @@ use super::runner::PrefillRunner;
 use super::spec::check_outputs;
 use crate::capture::{active_forward, trace};
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::memory::allocator::SLAB_BYTES;
 use crate::memory::planner::PlanOptions;
 use crate::memory::trace::Role;
@@ -227,7 +227,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let Some(plan) = self.plans.plans.get(index).and_then(Option::as_ref) else { return Ok(None) };
         match self.pool.take_plan(&self.plans.together()) {
             Ok(()) => Ok(Some(plan.clone())),
-            Err(Error::PoolInUse { .. }) => {
+            Err(Error::Misuse(Misuse::PoolInUse { .. })) => {
                 log::info!(
                     "a bucket's plan is larger than the pool's planned range, which is in use: it is recorded without"
                 );

@@ -75,7 +75,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     ///
     /// # Errors
     /// [`PrefillError::NoTailRule`] and [`PrefillError::UnfitTail`] for what the model declares, [`PrefillError::RunnersDiffer`] and
-    /// [`PrefillError::Ranks`] between ranks, [`Error::ContextMismatch`] for a pool of another context, and as for [`CapturePool::new`].
+    /// [`PrefillError::Ranks`] between ranks, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch) for a pool of another context, and as for [`CapturePool::new`].
     pub fn new(model: &'m M, context: &Context, options: RunnerOptions) -> Result<Self> {
         let declared = Declared::new(model.inputs())?;
         let pool = match &options.pool {
@@ -160,7 +160,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// from now on.
     ///
     /// # Errors
-    /// [`Error::PoolInUse`] where a clone of an output still refers to the pool's memory: then that is kept, and the rest is done.
+    /// [`Misuse::PoolInUse`](crate::Misuse::PoolInUse) where a clone of an output still refers to the pool's memory: then that is kept, and the rest is done.
     pub fn turn_off(&mut self) -> Result<()> {
         self.power = Power::Off;
         self.free()
@@ -175,7 +175,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     }
 
     /// Waits for the last replay and gives the pool's memory back to the device; captures and addresses stay. Until
-    /// [`restore`](PrefillRunner::restore) batches that would be replayed fail with [`Error::PoolReleased`]; eager ones run.
+    /// [`restore`](PrefillRunner::restore) batches that would be replayed fail with [`Misuse::PoolReleased`](crate::Misuse::PoolReleased); eager ones run.
     ///
     /// # Errors
     /// As for [`CapturePool::release`]: the runner's [`RunnerOptions::pool_options`] ask for
@@ -218,7 +218,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     ///
     /// # Errors
     /// Before anything is copied: [`PrefillError::InputCount`] and [`PrefillError::Input`] for a batch that is not as the model declares,
-    /// [`Error::ContextMismatch`]. [`PrefillError::Output`] when the forward returns something else than declared; what the forward and
+    /// [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch). [`PrefillError::Output`] when the forward returns something else than declared; what the forward and
     /// [`replay_with`](crate::BreakableCapture::replay_with) return.
     pub fn run(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<BatchOutputs<'_>> {
         // The other ranks are told before this one returns.

@@ -3,7 +3,8 @@
 use super::handles::Handle;
 use super::memory::Region;
 use super::ptx::Parameter;
-use crate::kernels::host::{Geometry, HostKernel};
+use crate::kernels::LaunchConfig;
+use crate::kernels::host::HostKernel;
 use crate::sys::{CUgraphInstantiateResult, CUgraphNodeType, CUresult};
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ impl Arguments {
 pub(super) struct Launch {
     pub(super) function: Handle,
     pub(super) host: HostKernel,
-    pub(super) geometry: Geometry,
+    pub(super) geometry: LaunchConfig,
     pub(super) arguments: Arc<Arguments>,
     /// Its stream's, or what its node was given. It changes nothing: there is one processor.
     pub(super) priority: i32,

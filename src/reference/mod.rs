@@ -22,7 +22,7 @@ mod ptx;
 mod ref_driver;
 mod tasks;
 
-pub use crate::kernels::host::{Geometry, HostKernel};
+pub use crate::kernels::host::HostKernel;
 pub use options::Options;
 pub(crate) use ref_driver::enter;
 pub use ref_driver::{ObjectCounts, RefDriver};

@@ -48,6 +48,15 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Whether two values are the same loaded driver.
+impl PartialEq for Driver {
+    fn eq(&self, other: &Driver) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Driver {}
+
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver")
@@ -181,11 +190,6 @@ impl Driver {
     #[inline]
     pub fn table(&self) -> &Table {
         &self.inner.table
-    }
-
-    /// Whether two values are the same loaded driver.
-    pub fn same(&self, other: &Driver) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Whether this process is the one that loaded the driver; a fork's child is not, and the driver's state does not survive the fork.

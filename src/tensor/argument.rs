@@ -4,7 +4,7 @@ use super::owned::Tensor;
 use crate::driver::launch_list::MAX_PARAMETERS;
 use crate::driver::open_capture::{self, KeepAlive, LaunchRecorder};
 use crate::driver::{Kernel, LaunchConfig, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
@@ -58,7 +58,7 @@ impl Kernel {
     /// is recorded with these arguments, and the segment keeps the tensors among them that are not of the recording itself. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::TooManyArguments`], [`Error::ContextMismatch`] for a stream or tensor of another context, [`Error::Location`] for a host tensor,
+    /// [`Misuse::TooManyArguments`], [`Misuse::ContextMismatch`] for a stream or tensor of another context, [`TensorError::Location`](crate::TensorError::Location) for a host tensor,
     /// and what the driver returns.
     ///
     /// # Safety
@@ -66,7 +66,7 @@ impl Kernel {
     /// tensors have.
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, arguments: &[Arg<'_>]) -> Result<()> {
         if arguments.len() > MAX_ARGUMENTS {
-            return Err(Error::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS });
+            return Err(Misuse::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS }.into());
         }
         self.context().expect_same(stream.context(), "stream")?;
         for argument in arguments {

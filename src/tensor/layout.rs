@@ -1,6 +1,6 @@
 //! Shape and strides.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TensorError};
 use std::fmt;
 
 /// The most dimensions of a tensor.
@@ -39,19 +39,18 @@ impl Layout {
     /// Row-major without gaps.
     ///
     /// # Errors
-    /// [`Error::Layout`] for more than [`MAX_RANK`] dimensions, or more elements than fit in memory.
+    /// [`TensorError::Layout`] for more than [`MAX_RANK`] dimensions, or more elements than fit in memory.
     pub fn contiguous(shape: &[usize]) -> Result<Layout> {
         let mut strides = [0; MAX_RANK];
         if shape.len() > MAX_RANK {
-            return Err(Error::Layout { reason: "a tensor has at most 8 dimensions" });
+            return Err(TensorError::Layout { reason: "a tensor has at most 8 dimensions" }.into());
         }
         let mut stride = 1_usize;
         for (at, &length) in shape.iter().enumerate().rev() {
             strides[at] = stride;
-            stride = stride
-                .checked_mul(length.max(1))
-                .filter(|&elements| elements <= isize::MAX as usize / 16)
-                .ok_or(Error::Layout { reason: "the shape has more elements than fit in memory" })?;
+            stride = stride.checked_mul(length.max(1)).filter(|&elements| elements <= isize::MAX as usize / 16).ok_or(
+                Error::Tensor(TensorError::Layout { reason: "the shape has more elements than fit in memory" }),
+            )?;
         }
         Layout::strided(shape, &strides[..shape.len()])
     }
@@ -59,14 +58,14 @@ impl Layout {
     /// With these strides. Elements may overlap (a stride of 0 repeats), as in a broadcast.
     ///
     /// # Errors
-    /// [`Error::Layout`] for more than [`MAX_RANK`] dimensions, for strides of another number than dimensions, or for an extent that does not
+    /// [`TensorError::Layout`] for more than [`MAX_RANK`] dimensions, for strides of another number than dimensions, or for an extent that does not
     /// fit in memory.
     pub fn strided(shape: &[usize], strides: &[usize]) -> Result<Layout> {
         if shape.len() > MAX_RANK {
-            return Err(Error::Layout { reason: "a tensor has at most 8 dimensions" });
+            return Err(TensorError::Layout { reason: "a tensor has at most 8 dimensions" }.into());
         }
         if shape.len() != strides.len() {
-            return Err(Error::Layout { reason: "there must be as many strides as dimensions" });
+            return Err(TensorError::Layout { reason: "there must be as many strides as dimensions" }.into());
         }
         let mut layout = Layout { rank: shape.len(), shape: [0; MAX_RANK], strides: [0; MAX_RANK] };
         layout.shape[..shape.len()].copy_from_slice(shape);
@@ -77,7 +76,7 @@ impl Layout {
                 .checked_mul(stride)
                 .and_then(|reach| extent.checked_add(reach))
                 .filter(|&elements| elements <= isize::MAX as usize / 16)
-                .ok_or(Error::Layout { reason: "the layout reaches further than memory" })?;
+                .ok_or(Error::Tensor(TensorError::Layout { reason: "the layout reaches further than memory" }))?;
         }
         Ok(layout)
     }
@@ -135,18 +134,19 @@ impl Layout {
     /// The layout of part of one dimension, and how many elements further it starts.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a range or a dimension that is not there.
+    /// [`TensorError::OutOfRange`] for a range or a dimension that is not there.
     pub fn narrow(&self, dimension: usize, start: usize, length: usize) -> Result<(Layout, usize)> {
         let Some(&whole) = self.shape().get(dimension) else {
-            return Err(Error::OutOfRange {
+            return Err(TensorError::OutOfRange {
                 what: "tensor's list of dimensions",
                 end: dimension + 1,
                 length: self.rank,
-            });
+            }
+            .into());
         };
         let end = start.saturating_add(length);
         if end > whole {
-            return Err(Error::OutOfRange { what: "tensor's dimension", end, length: whole });
+            return Err(TensorError::OutOfRange { what: "tensor's dimension", end, length: whole }.into());
         }
         let mut layout = *self;
         layout.shape[dimension] = length;
@@ -156,11 +156,11 @@ impl Layout {
     /// The layout with two dimensions exchanged.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a dimension that is not there.
+    /// [`TensorError::OutOfRange`] for a dimension that is not there.
     pub fn transpose(&self, a: usize, b: usize) -> Result<Layout> {
         if a.max(b) >= self.rank {
             let end = a.max(b) + 1;
-            return Err(Error::OutOfRange { what: "tensor's list of dimensions", end, length: self.rank });
+            return Err(TensorError::OutOfRange { what: "tensor's list of dimensions", end, length: self.rank }.into());
         }
         let mut layout = *self;
         layout.shape.swap(a, b);
@@ -171,12 +171,12 @@ impl Layout {
     /// The same elements in another shape.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of elements, or a layout that is not contiguous.
+    /// [`TensorError::Shape`] for another number of elements, or a layout that is not contiguous.
     pub fn reshape(&self, shape: &[usize]) -> Result<Layout> {
         let layout = Layout::contiguous(shape)?;
         if layout.elements() != self.elements() || !self.is_contiguous() {
             let expected = format!("a contiguous tensor of {} elements", layout.elements());
-            return Err(Error::Shape { what: "reshape", expected, got: Box::new(*self) });
+            return Err(TensorError::Shape { what: "reshape", expected, got: Box::new(*self) }.into());
         }
         Ok(layout)
     }

@@ -4,7 +4,7 @@ use super::dtype::{DType, Element};
 use super::layout::Layout;
 use super::storage::{Hold, Storage};
 use crate::driver::{Context, DeviceBuffer};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TensorError};
 use std::fmt;
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ impl Tensor {
     /// A tensor of undefined content in memory of its own (`cuMemAlloc`), row-major. For what lives long: weights and static inputs.
     ///
     /// # Errors
-    /// [`Error::Layout`], and what the driver returns.
-    pub fn empty(context: &Context, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+    /// [`TensorError::Layout`], and what the driver returns.
+    pub fn allocate(context: &Context, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let layout = Layout::contiguous(shape)?;
         let buffer = DeviceBuffer::new(context, layout.elements() * dtype.size())?;
         Ok(Tensor::of_storage(Storage::of_buffer(buffer), dtype, layout))
@@ -54,11 +54,11 @@ impl Tensor {
     /// A tensor in a buffer, from its start.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when the layout reaches past the buffer.
+    /// [`TensorError::OutOfRange`] when the layout reaches past the buffer.
     pub fn from_buffer(buffer: DeviceBuffer, dtype: DType, layout: Layout) -> Result<Tensor> {
         let end = layout.extent() * dtype.size();
         if end > buffer.bytes() {
-            return Err(Error::OutOfRange { what: "buffer", end, length: buffer.bytes() });
+            return Err(TensorError::OutOfRange { what: "buffer", end, length: buffer.bytes() }.into());
         }
         Ok(Tensor::of_storage(Storage::of_buffer(buffer), dtype, layout))
     }
@@ -66,15 +66,16 @@ impl Tensor {
     /// A row-major tensor in host memory.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there are more or fewer values than the shape has elements.
+    /// [`TensorError::Shape`] when there are more or fewer values than the shape has elements.
     pub fn host<T: Element>(values: &[T], shape: &[usize]) -> Result<Tensor> {
         let layout = Layout::contiguous(shape)?;
         if values.len() != layout.elements() {
-            return Err(Error::Shape {
+            return Err(TensorError::Shape {
                 what: "host tensor",
                 expected: format!("{} elements", values.len()),
                 got: Box::new(layout),
-            });
+            }
+            .into());
         }
         let bytes = super::dtype::bytes_of(values);
         let mut memory = vec![0_u64; bytes.len().div_ceil(8).max(1)].into_boxed_slice();
@@ -166,7 +167,7 @@ impl Tensor {
 
     /// The context, or the error that says what was given.
     pub(crate) fn device_context(&self, what: &'static str) -> Result<&Context> {
-        self.context().ok_or(Error::Location { what, expected: "device" })
+        self.context().ok_or(Error::Tensor(TensorError::Location { what, expected: "device" }))
     }
 
     /// Names the tensor, for traces and the pictures made of them. Only tensors of a trace remember it.
@@ -215,7 +216,7 @@ impl Tensor {
     /// Part of one dimension, as a view.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`].
+    /// [`TensorError::OutOfRange`].
     pub fn narrow(&self, dimension: usize, start: usize, length: usize) -> Result<Tensor> {
         let (layout, further) = self.layout.narrow(dimension, start, length)?;
         Ok(self.view(layout, further))
@@ -235,7 +236,7 @@ impl Tensor {
     /// Two dimensions exchanged, as a view.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`].
+    /// [`TensorError::OutOfRange`].
     pub fn transpose(&self, a: usize, b: usize) -> Result<Tensor> {
         Ok(self.view(self.layout.transpose(a, b)?, 0))
     }
@@ -243,7 +244,7 @@ impl Tensor {
     /// Another shape of the same elements, as a view.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of elements, or a tensor that is not contiguous.
+    /// [`TensorError::Shape`] for another number of elements, or a tensor that is not contiguous.
     pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
         Ok(self.view(self.layout.reshape(shape)?, 0))
     }

@@ -2,7 +2,7 @@
 
 use super::owned::Tensor;
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TensorError};
 use crate::kernels::{self, TensorDesc};
 
 /// Zeroes rows `[rows..]` of every tensor, in the stream's order: all of them in one launch, up to 16. Absent tensors and those with no more
@@ -11,7 +11,7 @@ use crate::kernels::{self, TensorDesc};
 /// In a segment the launch is recorded with this number of rows.
 ///
 /// # Errors
-/// [`Error::Location`] for a host tensor, [`Error::ContextMismatch`], and what the driver returns.
+/// [`TensorError::Location`] for a host tensor, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
 pub fn scrub_padding_tail<'a, I, T>(stream: &Stream, rows: usize, tensors: I) -> Result<()>
 where
     I: IntoIterator<Item = T>,
@@ -65,7 +65,7 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
         return if valid < rows { scrub_padding_tail(stream, valid, [handoff]) } else { Ok(()) };
     }
     if result.overlaps(handoff) {
-        return Err(Error::Overlap);
+        return Err(TensorError::Overlap.into());
     }
     let (from, to) = (describe(result)?, describe(handoff)?);
     let Some(launch) = kernels::landing(&from, &to, valid) else { return Ok(()) };
@@ -82,18 +82,21 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
 /// Whether a result fits its handoff: the same element type and trailing shape, and no more rows.
 pub(crate) fn check_landing(result: &Tensor, handoff: &Tensor) -> Result<()> {
     if result.dtype() != handoff.dtype() {
-        return Err(Error::DType { what: "break's result", expected: handoff.dtype(), got: result.dtype() });
+        return Err(
+            TensorError::DType { what: "break's result", expected: handoff.dtype(), got: result.dtype() }.into()
+        );
     }
     let fits = result.layout().same_row_shape(handoff.layout()) && result.rows() <= handoff.rows();
     if !fits {
         let expected = format!("{} or fewer rows", handoff.layout());
-        return Err(Error::Shape { what: "break's result", expected, got: Box::new(*result.layout()) });
+        return Err(TensorError::Shape { what: "break's result", expected, got: Box::new(*result.layout()) }.into());
     }
     Ok(())
 }
 
 fn describe(tensor: &Tensor) -> Result<TensorDesc<'_>> {
     let element_size = tensor.dtype().size() as u32;
-    TensorDesc::new(tensor.address(), element_size, tensor.shape(), tensor.strides())
-        .ok_or(Error::Layout { reason: "the first element's address must be a multiple of the element size" })
+    TensorDesc::new(tensor.address(), element_size, tensor.shape(), tensor.strides()).ok_or(Error::Tensor(
+        TensorError::Layout { reason: "the first element's address must be a multiple of the element size" },
+    ))
 }

@@ -2,8 +2,8 @@
 
 use super::dtype::{DType, Element, bytes_of};
 use super::owned::Tensor;
-use crate::driver::{Context, Stream, copy_host_to_device};
-use crate::error::{Error, Result};
+use crate::driver::{Context, Stream};
+use crate::error::{Result, TensorError};
 
 /// What the rows after the real ones hold. There is no default: a pad of zero is a live slot to one kernel and a division by zero to another.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -27,9 +27,9 @@ impl<T: Element> StaticInput<T> {
     /// A buffer for the largest bucket, `shape` in elements with the rows first, of undefined content. The name is for errors.
     ///
     /// # Errors
-    /// [`Error::Layout`], and what the driver returns.
+    /// [`TensorError::Layout`], and what the driver returns.
     pub fn new(context: &Context, name: &'static str, shape: &[usize], tail: Tail<T>) -> Result<StaticInput<T>> {
-        Ok(StaticInput { name, tensor: Tensor::empty(context, T::DTYPE, shape)?, tail })
+        Ok(StaticInput { name, tensor: Tensor::allocate(context, T::DTYPE, shape)?, tail })
     }
 
     /// The whole buffer.
@@ -56,18 +56,20 @@ impl<T: Element> StaticInput<T> {
     /// number of valid rows.
     ///
     /// # Errors
-    /// [`Error::TooManyRows`] for more rows than the bucket, or a bucket of more rows than the buffer, and [`Error::Shape`] for part of a row:
-    /// before anything is copied. [`Error::HostMemoryInSegment`] while a segment is open, and what the driver returns.
+    /// [`TensorError::TooManyRows`] for more rows than the bucket, or a bucket of more rows than the buffer, and [`TensorError::Shape`] for part of a row:
+    /// before anything is copied. [`Misuse::HostMemoryInSegment`](crate::Misuse::HostMemoryInSegment) while a segment is open, and what the driver returns.
     pub fn fill(&self, stream: &Stream, values: &[T], bucket: usize) -> Result<usize> {
         let row = self.row_elements();
         let rows = values.len().checked_div(row).unwrap_or(0);
         if rows * row != values.len() {
             let expected = format!("whole rows of {row} elements for {}", self.name);
-            return Err(Error::Shape { what: "static input", expected, got: Box::new(*self.tensor.layout()) });
+            return Err(
+                TensorError::Shape { what: "static input", expected, got: Box::new(*self.tensor.layout()) }.into()
+            );
         }
         for (rows, most) in [(bucket, self.tensor.rows()), (rows, bucket)] {
             if rows > most {
-                return Err(Error::TooManyRows { input: self.name, rows, most });
+                return Err(TensorError::TooManyRows { input: self.name, rows, most }.into());
             }
         }
         self.tensor.expect_on(stream.context(), "static input")?;
@@ -84,6 +86,6 @@ impl<T: Element> StaticInput<T> {
 
     fn copy(&self, stream: &Stream, values: &[T]) -> Result<()> {
         // SAFETY: no more than the buffer has, checked by the caller; the buffer is contiguous and live.
-        unsafe { copy_host_to_device(self.tensor.address(), bytes_of(values), stream) }
+        unsafe { stream.copy_host_to_device(self.tensor.address(), bytes_of(values)) }
     }
 }

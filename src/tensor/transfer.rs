@@ -2,16 +2,16 @@
 
 use super::dtype::{Element, bytes_of, bytes_of_mut};
 use super::owned::{Location, Tensor};
-use crate::driver::{Context, Stream, copy_device_to_host, copy_host_to_device, fill};
-use crate::error::{Error, Result};
+use crate::driver::{Context, Stream};
+use crate::error::{Result, TensorError};
 
 impl Tensor {
     /// A device tensor with these values, in memory of its own. Waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there are more or fewer values than elements, and what the driver returns.
+    /// [`TensorError::Shape`] when there are more or fewer values than elements, and what the driver returns.
     pub fn from_slice<T: Element>(stream: &Stream, values: &[T], shape: &[usize]) -> Result<Tensor> {
-        let tensor = Tensor::empty(stream.context(), T::DTYPE, shape)?;
+        let tensor = Tensor::allocate(stream.context(), T::DTYPE, shape)?;
         tensor.write(stream, values)?;
         Ok(tensor)
     }
@@ -21,7 +21,7 @@ impl Tensor {
     /// # Errors
     /// What the driver returns.
     pub fn zeros(stream: &Stream, dtype: super::DType, shape: &[usize]) -> Result<Tensor> {
-        let tensor = Tensor::empty(stream.context(), dtype, shape)?;
+        let tensor = Tensor::allocate(stream.context(), dtype, shape)?;
         tensor.fill_bytes(stream, 0)?;
         Ok(tensor)
     }
@@ -29,23 +29,23 @@ impl Tensor {
     /// Writes all elements, in row-major order, after the work that is on the stream, and waits for it.
     ///
     /// # Errors
-    /// [`Error::DType`], [`Error::Shape`] when there are more or fewer values than elements or the tensor is not contiguous,
-    /// [`Error::HostMemoryInSegment`] while a segment is open, and what the driver returns.
+    /// [`TensorError::DType`], [`TensorError::Shape`] when there are more or fewer values than elements or the tensor is not contiguous,
+    /// [`Misuse::HostMemoryInSegment`](crate::Misuse::HostMemoryInSegment) while a segment is open, and what the driver returns.
     pub fn write<T: Element>(&self, stream: &Stream, values: &[T]) -> Result<()> {
         self.expect_dtype::<T>("write")?;
         self.device_context("the tensor to write")?.expect_same(stream.context(), "stream")?;
         if values.len() != self.elements() || !self.layout().is_contiguous() {
             let expected = format!("a contiguous tensor of {} elements", values.len());
-            return Err(Error::Shape { what: "write", expected, got: Box::new(*self.layout()) });
+            return Err(TensorError::Shape { what: "write", expected, got: Box::new(*self.layout()) }.into());
         }
         // SAFETY: the tensor's storage is live and reaches as far as its layout, checked when it was made.
-        unsafe { copy_host_to_device(self.address(), bytes_of(values), stream) }
+        unsafe { stream.copy_host_to_device(self.address(), bytes_of(values)) }
     }
 
     /// All elements in row-major order, after the work that is on the stream. Waits for it.
     ///
     /// # Errors
-    /// [`Error::DType`], [`Error::HostMemoryInSegment`] while a segment is open, and what the driver returns.
+    /// [`TensorError::DType`], [`Misuse::HostMemoryInSegment`](crate::Misuse::HostMemoryInSegment) while a segment is open, and what the driver returns.
     pub fn read<T: Element>(&self, stream: &Stream) -> Result<Vec<T>> {
         self.expect_dtype::<T>("read")?;
         let mut span = Vec::new();
@@ -55,7 +55,7 @@ impl Tensor {
                 // SAFETY: every bit pattern is a value of an element, zeros too.
                 span.resize(self.layout().extent(), unsafe { core::mem::zeroed::<T>() });
                 // SAFETY: the storage is live and reaches as far as the layout.
-                unsafe { copy_device_to_host(bytes_of_mut(&mut span), self.address(), stream)? };
+                unsafe { stream.copy_device_to_host(bytes_of_mut(&mut span), self.address())? };
             }
             Location::Host => {
                 let first = self.address() as *const T;
@@ -74,18 +74,19 @@ impl Tensor {
     /// Sets every byte of a contiguous tensor, in the stream's order. In a segment it is recorded.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a tensor that is not contiguous, and what the driver returns.
+    /// [`TensorError::Shape`] for a tensor that is not contiguous, and what the driver returns.
     pub fn fill_bytes(&self, stream: &Stream, value: u8) -> Result<()> {
         self.device_context("the tensor to fill")?.expect_same(stream.context(), "stream")?;
         if !self.layout().is_contiguous() {
-            return Err(Error::Shape {
+            return Err(TensorError::Shape {
                 what: "fill",
                 expected: "a contiguous tensor".into(),
                 got: Box::new(*self.layout()),
-            });
+            }
+            .into());
         }
         // SAFETY: the storage is live and reaches as far as the layout; a segment keeps it.
-        unsafe { fill(self.address(), value, self.extent_bytes(), stream)? };
+        unsafe { stream.fill_bytes(self.address(), value, self.extent_bytes())? };
         self.keep_in_segment();
         Ok(())
     }
@@ -94,7 +95,7 @@ impl Tensor {
         if self.dtype() == T::DTYPE {
             return Ok(());
         }
-        Err(Error::DType { what, expected: self.dtype(), got: T::DTYPE })
+        Err(TensorError::DType { what, expected: self.dtype(), got: T::DTYPE }.into())
     }
 
     /// Checks that a tensor is of this context, in device memory.

@@ -4,12 +4,12 @@ use super::dtype::DType;
 use super::layout::Layout;
 use super::owned::{Location, Tensor};
 use super::storage::Storage;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 /// A tensor's place without its ownership: the block behind it returns to its pool as if this did not exist. It carries the block's identity,
-/// so a reference to a block that was given back is [`Error::StaleReference`] and never another tensor's bytes.
+/// so a reference to a block that was given back is [`Misuse::StaleReference`] and never another tensor's bytes.
 #[derive(Clone)]
 pub struct WeakTensor {
     storage: Weak<Storage>,
@@ -53,9 +53,9 @@ impl WeakTensor {
     /// The tensor, which owns the block again together with the others.
     ///
     /// # Errors
-    /// [`Error::StaleReference`] when the block was given back.
+    /// [`Misuse::StaleReference`] when the block was given back.
     pub fn upgrade(&self) -> Result<Tensor> {
-        let storage = self.storage.upgrade().ok_or(Error::StaleReference)?;
+        let storage = self.storage.upgrade().ok_or(Error::Misuse(Misuse::StaleReference))?;
         Ok(Tensor::of_parts(storage, self.offset, self.dtype, self.layout))
     }
 }
@@ -74,7 +74,7 @@ impl WeakRef {
     /// The tensor.
     ///
     /// # Errors
-    /// [`Error::StaleReference`] when the block was given back.
+    /// [`Misuse::StaleReference`] when the block was given back.
     pub fn upgrade(&self) -> Result<Tensor> {
         match self {
             WeakRef::Weak(weak) => weak.upgrade(),

@@ -58,7 +58,7 @@ impl Bench {
     pub fn new() -> Bench {
         let rig = Rig::new(&support::driver());
         let other = Stream::new(&rig.context).expect("a stream");
-        let pool = MemoryPool::new(&rig.context, Default::default()).expect("a pool");
+        let pool = MemoryPool::new(&rig.context).expect("a pool");
         let before = Event::new(&rig.context).expect("an event");
         before.record(&other).expect("a record");
         let tensor = rig.zeros(&[64]);

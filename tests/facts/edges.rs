@@ -1,7 +1,7 @@
 //! Edges of a captured graph: how a node is put in another one's place.
 
 use crate::bench::{Bench, INVALID_VALUE, OK, code};
-use breakable_cuda_graph::driver::{MemoryPool, MemoryPoolOptions};
+use breakable_cuda_graph::driver::MemoryPool;
 use breakable_cuda_graph::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphNode, CUmemorytype_enum, CUpointer_attribute, CUstream,
 };
@@ -65,7 +65,7 @@ fn a_node_takes_the_place_of_another_in_a_captured_graph() {
 #[test]
 fn memory_of_a_pool_has_attributes_at_once() {
     let b = Bench::new();
-    let pool = MemoryPool::new(&b.rig.context, MemoryPoolOptions::default()).expect("a pool");
+    let pool = MemoryPool::new(&b.rig.context).expect("a pool");
     let stream = b.rig.stream.as_raw();
     let x = Tensor::zeros(&b.rig.stream, DType::F32, &[1 << 20]).expect("a tensor");
     // The stream has something to do.

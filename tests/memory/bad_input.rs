@@ -60,7 +60,7 @@ fn a_trace_of_nothing_and_of_empty_tensors_is_planned() {
     let (trace, ()) = breakable_cuda_graph::trace(&rig.pool, &rig.stream, |_| Ok(())).expect("a trace");
     assert!(PoolPlan::new([trace], &PlanOptions::default()).expect("a plan").traces()[0].is_empty());
     let (trace, _) = breakable_cuda_graph::trace(&rig.pool, &rig.stream, |scope| {
-        scope.tensor(breakable_cuda_graph::DType::F32, &[0, 8])
+        scope.empty(breakable_cuda_graph::DType::F32, &[0, 8])
     })
     .expect("a trace");
     let plan = PoolPlan::new([trace], &PlanOptions::default()).expect("a plan");

@@ -2,13 +2,13 @@
 
 use crate::stack::Stack;
 use crate::support::{Rig, assert_same, driver, for_each_driver};
-use breakable_cuda_graph::driver::{Stream, copy_device_to_device};
+use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::memory::planner::PlanOptions;
 use breakable_cuda_graph::memory::{DivergenceKind, PoolPlan};
 use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureOptions, CapturePool, DType, Error, PoolOptions, Result, Scope, Tensor, eager, empty,
-    trace,
+    BreakableCapture, CaptureOptions, CapturePool, DType, Error, Misuse, PoolOptions, Result, Scope, Tensor, eager,
+    empty, trace,
 };
 
 const MIB: usize = 1 << 20;
@@ -27,7 +27,7 @@ fn record_into(rig: &Rig, stack: &Stack, capture: &mut BreakableCapture<'_>, row
         let result = stack.forward(rig, scope, rows)?;
         let stream = scope.stream()?;
         // SAFETY: two live tensors of one size, which the segment keeps or the pool holds.
-        unsafe { copy_device_to_device(out.address(), result.address(), out.extent_bytes(), &stream) }
+        unsafe { stream.copy_device_to_device(out.address(), result.address(), out.extent_bytes()) }
     });
     copied.expect("a recording");
     // The segment does not know of a raw copy's target.
@@ -205,7 +205,10 @@ fn a_plan_without_its_range_is_counted_and_a_range_in_use_stays() {
     assert!(matches!(rig.pool.last_divergence().expect("no range").kind, DivergenceKind::Range { range: 0, .. }));
     rig.pool.take_plan(&small).expect("a range");
     assert!(large.bytes() > 2 * MIB);
-    assert!(matches!(rig.pool.take_plan(&large), Err(Error::PoolInUse { .. })), "captures refer to the pool");
+    assert!(
+        matches!(rig.pool.take_plan(&large), Err(Error::Misuse(Misuse::PoolInUse { .. }))),
+        "captures refer to the pool"
+    );
     rig.pool.take_plan(&small).expect("it is there");
     let second = record(&small, 8);
     assert_eq!(rig.pool.usage().expect("usage").divergences, 1);

@@ -8,7 +8,7 @@ use breakable_cuda_graph::pool::{Backing, RestoredContent};
 use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureOptions, DType, Error, PoolOptions, Tensor, eager, is_capturing, trace,
+    BreakableCapture, CaptureOptions, DType, Error, Misuse, PoolOptions, Tensor, eager, is_capturing, trace,
 };
 
 const MIB: usize = 1 << 20;
@@ -50,7 +50,7 @@ fn captures_replay_after_their_memory_was_away() {
         }
         let which = (value.to_bits() as usize) % captures.len();
         let (capture, out, expected) = &mut captures[which];
-        assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
+        assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::PoolReleased))));
         rig.pool.restore().expect("restored");
         if rig.is_reference() {
             assert_eq!(free(&rig), before);
@@ -72,11 +72,11 @@ fn persistent_tensors_keep_their_content_and_undeclared_state_shows() {
         let values = random_values(2, 16);
         table.write(&rig.stream, &values).expect("written");
         // In the pool's memory as well, by a capture that runs once and is then gone: state that nobody declared.
-        let mut filler = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut filler = BreakableCapture::new(&rig.pool).expect("a capture");
         let undeclared = filler.record(&rig.stream, |_| rig.ops.scale(&x, 1.0)).expect("a recording");
         let _ = filler.replay(&rig.stream).expect("a replay");
 
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let (good, bad) = capture
             .record(&rig.stream, |_| Ok((rig.ops.add(&x, &table)?, rig.ops.add(&x, &undeclared)?)))
             .expect("a recording");
@@ -103,17 +103,17 @@ fn persistent_tensors_keep_their_content_and_undeclared_state_shows() {
 fn a_released_pool_refuses_work_by_name_and_calls_repeat_harmlessly() {
     let rig = Rig::with_pool(&driver(), options());
     let x = rig.random(1, &[16]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let out = capture.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
     rig.pool.restore().expect("nothing to do");
     rig.pool.release().expect("released");
     rig.pool.release().expect("it is");
-    assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
-    let mut other = BreakableCapture::on_pool(&rig.pool).expect("a capture");
-    assert!(matches!(other.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)), Err(Error::PoolReleased)));
-    assert!(matches!(rig.pool.lend(&rig.stream), Err(Error::PoolReleased)));
-    assert!(matches!(rig.pool.trim(), Err(Error::PoolReleased)));
-    assert!(matches!(rig.pool.persistent(DType::F32, &[4]), Err(Error::PoolReleased)));
+    assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::PoolReleased))));
+    let mut other = BreakableCapture::new(&rig.pool).expect("a capture");
+    assert!(matches!(other.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)), Err(Error::Misuse(Misuse::PoolReleased))));
+    assert!(matches!(rig.pool.lend(&rig.stream), Err(Error::Misuse(Misuse::PoolReleased))));
+    assert!(matches!(rig.pool.trim(), Err(Error::Misuse(Misuse::PoolReleased))));
+    assert!(matches!(rig.pool.persistent(DType::F32, &[4]), Err(Error::Misuse(Misuse::PoolReleased))));
     eager(&rig.pool, &rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("eager work has memory of its own");
     rig.pool.restore().expect("restored");
     assert!(!rig.pool.is_released());
@@ -122,7 +122,7 @@ fn a_released_pool_refuses_work_by_name_and_calls_repeat_harmlessly() {
     assert_same(&rig.read(&out), &rig.read(&eager(&rig.pool, &rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("eager")));
 
     let ordinary = Rig::new(&rig.driver);
-    assert!(matches!(ordinary.pool.release(), Err(Error::ReleaseUnsupported)));
+    assert!(matches!(ordinary.pool.release(), Err(Error::Misuse(Misuse::ReleaseUnsupported))));
     ordinary.pool.restore().expect("nothing to do");
 }
 
@@ -131,15 +131,15 @@ fn a_released_pool_refuses_work_by_name_and_calls_repeat_harmlessly() {
 fn release_and_restore_are_refused_in_a_recording() {
     let rig = Rig::with_pool(&driver(), options());
     let x = rig.random(1, &[16]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let pool = rig.pool.clone();
     capture
         .record(&rig.stream, |scope| {
             assert!(is_capturing());
-            assert!(matches!(rig.pool.release(), Err(Error::SynchronizeWhileCapturing { .. })));
-            assert!(matches!(rig.pool.restore(), Err(Error::SynchronizeWhileCapturing { .. })));
+            assert!(matches!(rig.pool.release(), Err(Error::Misuse(Misuse::SynchronizeWhileCapturing { .. }))));
+            assert!(matches!(rig.pool.restore(), Err(Error::Misuse(Misuse::SynchronizeWhileCapturing { .. }))));
             let y = scope.break_point("release", [&x], move |b| {
-                assert!(matches!(pool.release(), Err(Error::PoolBusy)));
+                assert!(matches!(pool.release(), Err(Error::Misuse(Misuse::PoolBusy))));
                 Ok(b.input(0)?.clone())
             })?;
             rig.ops.scale(&y, 2.0)
@@ -157,14 +157,14 @@ fn a_restore_without_room_can_be_made_later() {
         return;
     }
     let x = rig.random(1, &[16]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let out = capture.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
     rig.pool.release().expect("released");
     let free = free(&rig);
     let hog = breakable_cuda_graph::driver::DeviceBuffer::new(&rig.context, free - MIB).expect("memory");
     let Err(Error::OutOfMemory(error)) = rig.pool.restore() else { panic!("there is no room") };
     assert_eq!((error.requested, error.reserved), (rig.pool.usage().expect("usage").reserved, 0));
-    assert!(matches!(capture.replay(&rig.stream), Err(Error::PoolReleased)));
+    assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::PoolReleased))));
     drop(hog);
     rig.pool.restore().expect("restored");
     let _ = capture.replay(&rig.stream).expect("a replay");
@@ -181,7 +181,7 @@ fn a_dropped_pool_leaves_nothing() {
         for released in [false, true] {
             let mine = breakable_cuda_graph::CapturePool::with_options(&rig.context, options()).expect("a pool");
             let x = rig.random(1, &[16]);
-            let mut capture = BreakableCapture::on_pool(&mine).expect("a capture");
+            let mut capture = BreakableCapture::new(&mine).expect("a capture");
             let out: Tensor = capture.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
             let _ = capture.replay(&rig.stream).expect("a replay");
             if released {
@@ -205,10 +205,10 @@ fn a_pool_that_is_dropped_in_a_segment_does_not_disturb_it() {
         let before = free(&rig);
         let x = rig.random(1, &[16]);
         let mine = breakable_cuda_graph::CapturePool::with_options(&rig.context, options()).expect("a pool");
-        let mut first = BreakableCapture::on_pool(&mine).expect("a capture");
+        let mut first = BreakableCapture::new(&mine).expect("a capture");
         drop(first.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording"));
         let _ = first.replay(&rig.stream).expect("a replay");
-        let mut second = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut second = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = second
             .record(&rig.stream, |_| {
                 let y = rig.ops.scale(&x, 3.0)?;
@@ -236,7 +236,7 @@ fn every_call_of_a_release_and_a_restore_fails_in_turn() {
     let values = random_values(2, 16);
     let table = rig.pool.persistent(DType::F32, &[16]).expect("a tensor");
     table.write(&rig.stream, &values).expect("written");
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let out = capture.record(&rig.stream, |_| rig.ops.add(&x, &table)).expect("a recording");
     let _ = capture.replay(&rig.stream).expect("a replay");
     let expected = rig.read(&out);

@@ -4,7 +4,7 @@ use crate::support::{Rig, driver};
 use breakable_cuda_graph::demo::{Decoder, DecoderSizes};
 use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::prefill::{Batch, CaptureWhen, InputData, Ladder, LadderOptions, Planning};
-use breakable_cuda_graph::{Error, PoolOptions, PrefillRunner, RunnerOptions};
+use breakable_cuda_graph::{Error, Misuse, PoolOptions, PrefillRunner, RunnerOptions};
 
 fn ladder(max: usize) -> Ladder {
     Ladder::new(&LadderOptions::new(max))
@@ -105,7 +105,7 @@ fn a_runner_releases_and_restores() {
     for _ in 0..3 {
         assert_eq!(runner.run(&rig.stream, &batch).expect("a batch").bucket(), Some(32));
         runner.release().expect("released");
-        assert!(matches!(runner.run(&rig.stream, &batch).map(|_| ()), Err(Error::PoolReleased)));
+        assert!(matches!(runner.run(&rig.stream, &batch).map(|_| ()), Err(Error::Misuse(Misuse::PoolReleased))));
         assert_eq!(runner.run_eager(&rig.stream, &batch).expect("an eager batch").rows(), 20);
         runner.restore().expect("restored");
     }

@@ -3,7 +3,7 @@
 use crate::stack::Stack;
 use crate::support::{Rig, driver};
 use breakable_cuda_graph::memory::trace::Role;
-use breakable_cuda_graph::{BreakableCapture, DType, Error, empty, trace};
+use breakable_cuda_graph::{BreakableCapture, DType, Error, Misuse, empty, trace};
 
 #[test]
 fn a_trace_has_the_requests_of_a_recording_and_their_roles() {
@@ -21,7 +21,7 @@ fn a_trace_has_the_requests_of_a_recording_and_their_roles() {
 
     let before = rig.pool.usage().expect("usage").peak;
     assert_eq!(before, 0, "a trace takes nothing of the pool");
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let recorded = capture.record(&rig.stream, |scope| stack.forward(&rig, scope, 64)).expect("a recording");
     assert_eq!(rig.pool.usage().expect("usage").peak, trace.peak(512), "the trace's peak is the recording's");
     let _ = capture.replay(&rig.stream).expect("a replay");
@@ -51,16 +51,16 @@ fn a_trace_ends_with_its_forward_and_survives_what_outlives_it() {
 fn a_trace_in_a_trace_or_a_recording_is_refused_and_a_failed_one_leaves_nothing() {
     let rig = Rig::new(&driver());
     let nested = trace(&rig.pool, &rig.stream, |_| trace(&rig.pool, &rig.stream, |_| Ok(())).map(|_| ()));
-    assert!(matches!(nested, Err(Error::NestedCapture)));
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    assert!(matches!(nested, Err(Error::Misuse(Misuse::NestedCapture))));
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let inside = capture.record(&rig.stream, |_| trace(&rig.pool, &rig.stream, |_| Ok(())).map(|_| ()));
     let Err(Error::Capture(error)) = inside else { panic!("a trace in a recording") };
-    assert!(matches!(*error.source, Error::NestedCapture));
+    assert!(matches!(*error.source, Error::Misuse(Misuse::NestedCapture)));
     let failed = trace(&rig.pool, &rig.stream, |scope| {
         let x = empty(DType::F32, &[4])?;
-        scope.break_point("no", [&x], |_| Err::<(), _>(Error::NoForward))
+        scope.break_point("no", [&x], |_| Err::<(), _>(Error::Misuse(Misuse::NoForward)))
     });
     assert!(matches!(failed, Err(Error::Break { index: 0, .. })), "{failed:?}");
-    assert!(matches!(empty(DType::F32, &[1]), Err(Error::NoForward)), "the thread is as before");
+    assert!(matches!(empty(DType::F32, &[1]), Err(Error::Misuse(Misuse::NoForward))), "the thread is as before");
     assert_eq!(rig.pool.usage().expect("usage").temporary, 0);
 }

@@ -1,7 +1,7 @@
 //! A chain of layers whose breaks read live values: a factor, how many kernels to launch, and how much scratch to take.
 
 use crate::support::{Rig, random_values};
-use breakable_cuda_graph::driver::{Stream, copy_device_to_device};
+use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::{
     Break, BreakKind, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, ReplayOptions, Result, Scope,
     Tensor, active_forward, eager,
@@ -36,18 +36,18 @@ pub fn body(rig: &Rig, b: &Break<'_>) -> Result<Tensor> {
     let mut h = b.input(0)?.clone();
     for kernel in 1..live.kernels {
         // Each temporary is read by the next kernel.
-        let y = if kernel <= live.temporaries { b.tensor(DType::F32, h.shape())? } else { h.clone() };
+        let y = if kernel <= live.temporaries { b.empty(DType::F32, h.shape())? } else { h.clone() };
         scale(rig, b.stream(), &h, (1.0, live.blocks), &y)?;
         h = y;
     }
     let y = match b.output(0) {
         Some(handoff) => handoff,
-        None => b.tensor(DType::F32, h.shape())?,
+        None => b.empty(DType::F32, h.shape())?,
     };
     let number: u32 = b.name().trim_start_matches("break ").parse().unwrap_or(0);
     if live.copies & (1 << number) != 0 {
         // SAFETY: two tensors of the same size, which are live whenever the break runs.
-        unsafe { copy_device_to_device(y.address(), h.address(), y.extent_bytes(), b.stream())? };
+        unsafe { b.stream().copy_device_to_device(y.address(), h.address(), y.extent_bytes())? };
         h = y.clone();
     }
     scale(rig, b.stream(), &h, (live.factor, live.blocks), &y)?;

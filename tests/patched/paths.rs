@@ -187,7 +187,7 @@ fn results_of_any_kind() {
         let rig = Rig::new(driver);
         let x = rig.random(1, &[4, 4]);
         let seen = rig.zeros(&[4, 4]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let live = |factor| Live { kernels: 1, temporaries: 0, ..Live::new(factor) };
         let rig = &rig;
         let out = active_forward(&live(1.0), || {
@@ -199,7 +199,7 @@ fn results_of_any_kind() {
                 })?;
                 // The result is a tensor of its own, which nobody keeps: the body does until the next one.
                 let own = scope.break_point(BreakOptions::new("own").patched(), [&h], move |b| {
-                    let y = breakable_cuda_graph::Tensor::empty(&rig.context, DType::F32, b.input(0)?.shape())?;
+                    let y = breakable_cuda_graph::Tensor::allocate(&rig.context, DType::F32, b.input(0)?.shape())?;
                     rig.ops.scale_into(b.stream(), b.input(0)?, b.forward_ctx::<Live>()?.factor, &y)?;
                     Ok(y)
                 })?;
@@ -229,7 +229,7 @@ fn a_body_that_reads_another_tensor_is_patched() {
         let rig = Rig::new(driver);
         let (a, b) = (rig.random(1, &[8]), rig.random(2, &[8]));
         let x = rig.random(3, &[8]);
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let rig = &rig;
         struct Which(breakable_cuda_graph::Tensor);
         let record = |which: &Which, capture: &mut BreakableCapture<'_>| {
@@ -242,7 +242,7 @@ fn a_body_that_reads_another_tensor_is_patched() {
                 let y = scope.break_point(BreakOptions::new("pick").patched(), [&h], move |br| {
                     let y = match br.output(0) {
                         Some(y) => y,
-                        None => br.tensor(DType::F32, &[8])?,
+                        None => br.empty(DType::F32, &[8])?,
                     };
                     rig.ops.scale_into(br.stream(), &br.forward_ctx::<Which>()?.0, 2.0, &y)?;
                     Ok(y)

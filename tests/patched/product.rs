@@ -5,7 +5,8 @@ use crate::soak::{turns, unchanged_by};
 use crate::support::{Rig, assert_same, driver, random_values};
 use breakable_cuda_graph::demo::Weight;
 use breakable_cuda_graph::{
-    Break, BreakOptions, BreakableCapture, DType, Error, ReplayOptions, Result, Scope, Tensor, active_forward, eager,
+    Break, BreakOptions, BreakableCapture, DType, Error, Misuse, ReplayOptions, Result, Scope, Tensor, active_forward,
+    eager,
 };
 
 /// What a batch is: its rows, and a factor.
@@ -52,9 +53,9 @@ impl<'r> Model<'r> {
 
     fn attend(&self, b: &Break<'_>) -> Result<Tensor> {
         let batch = *b.forward_ctx::<Batch>()?;
-        let handoff = b.output(0).ok_or(Error::NoForward)?;
+        let handoff = b.output(0).ok_or(Error::Misuse(Misuse::NoForward))?;
         let (x, y) = (b.input(0)?.leading_rows(batch.rows), handoff.leading_rows(batch.rows));
-        let scaled = b.tensor(DType::F32, b.input(0)?.shape())?.leading_rows(batch.rows);
+        let scaled = b.empty(DType::F32, b.input(0)?.shape())?.leading_rows(batch.rows);
         self.rig.ops.scale_into(b.stream(), &x, batch.factor, &scaled)?;
         self.product(b, &scaled, &y)?;
         Ok(handoff)
@@ -88,7 +89,7 @@ impl<'m> Captured<'m> {
         drop(
             active_forward(&whole, || eager(&rig.pool, &rig.stream, |scope| model.forward(scope, &x))).expect("eager"),
         );
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let recorded = active_forward(&whole, || capture.record(&rig.stream, |scope| model.forward(scope, &x)));
         let values = random_values(31, 2000);
         let batches = values.chunks(2).map(|pair| {

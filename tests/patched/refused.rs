@@ -3,9 +3,9 @@
 use crate::model::{Captured, Live};
 use crate::support::{Rig, assert_same, driver};
 use breakable_cuda_graph::BreakKind::Patched;
-use breakable_cuda_graph::driver::{MemoryPool, MemoryPoolOptions};
+use breakable_cuda_graph::driver::MemoryPool;
 use breakable_cuda_graph::{
-    BreakOptions, BreakableCapture, CaptureOptions, Error, Result, Tensor, active_forward, current_stream,
+    BreakOptions, BreakableCapture, CaptureOptions, Error, Misuse, Result, Tensor, active_forward, current_stream,
     forbid_in_segment,
 };
 
@@ -26,7 +26,7 @@ enum Does {
 fn a_body_that_does_what_only_live_breaks_may_is_named() {
     let rig = Rig::new(&driver());
     let x = rig.random(1, &[4, 4]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let rig = &rig;
     let out = active_forward(&Does::Scale, || {
         capture.record(&rig.stream, |scope| {
@@ -52,10 +52,10 @@ fn a_body_that_does_what_only_live_breaks_may_is_named() {
     let Err(Error::Break { source, .. }) = active_forward(&1_u8, || capture.replay(&rig.stream).map(|_| ())) else {
         panic!("no context")
     };
-    assert!(matches!(*source, Error::NoForwardContext { .. }));
+    assert!(matches!(*source, Error::Misuse(Misuse::NoForwardContext { .. })));
     active_forward(&Does::Scale, || capture.replay(&rig.stream).map(|_| ())).expect("a replay");
     assert_same(&rig.read(&out), &expected);
-    assert!(matches!(current_stream(), Err(Error::NoForward)), "the thread is as before");
+    assert!(matches!(current_stream(), Err(Error::Misuse(Misuse::NoForward))), "the thread is as before");
 }
 
 fn run(rig: &Rig, b: &breakable_cuda_graph::Break<'_>) -> Result<Tensor> {
@@ -71,7 +71,7 @@ fn run(rig: &Rig, b: &breakable_cuda_graph::Break<'_>) -> Result<Tensor> {
             unsafe { rig.driver.cuStreamSynchronize(b.stream().as_raw())? };
         }
         Does::Allocate => {
-            let pool = MemoryPool::new(&rig.context, MemoryPoolOptions::default())?;
+            let pool = MemoryPool::new(&rig.context)?;
             let mut address = 0;
             // SAFETY: live handles and a valid place. The memory would belong to the graph.
             unsafe { rig.driver.cuMemAllocFromPoolAsync(&mut address, 512, pool.as_raw(), b.stream().as_raw())? };
@@ -80,7 +80,7 @@ fn run(rig: &Rig, b: &breakable_cuda_graph::Break<'_>) -> Result<Tensor> {
     }
     let y = match b.output(0) {
         Some(y) => y,
-        None => b.tensor(input.dtype(), input.shape())?,
+        None => b.empty(input.dtype(), input.shape())?,
     };
     rig.ops.scale_into(b.stream(), input, 3.0, &y)?;
     Ok(y)
@@ -93,7 +93,7 @@ fn a_body_that_can_not_be_recorded_fails_the_capture() {
     let x = rig.random(1, &[4, 4]);
     let rig = &rig;
     for does in [Does::Synchronize, Does::SynchronizeRaw, Does::OwnError] {
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let failed = active_forward(&does, || {
             capture.record(&rig.stream, |scope| {
                 let h = rig.ops.scale(&x, 2.0)?;

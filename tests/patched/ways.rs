@@ -8,7 +8,8 @@ use breakable_cuda_graph::driver::{Event, InstantiateFlags, Kernel, LaunchConfig
 use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
-    Break, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, PoolOptions, Result, Tensor, active_forward,
+    Break, BreakOptions, BreakableCapture, CaptureOptions, DType, Error, Misuse, PoolOptions, Result, Tensor,
+    active_forward,
 };
 
 /// How the body doubles its input.
@@ -37,7 +38,7 @@ impl Doubling {
     fn body(&self, rig: &Rig, b: &Break<'_>) -> Result<Tensor> {
         let y = match b.output(0) {
             Some(y) => y,
-            None => b.tensor(DType::F32, b.input(0)?.shape())?,
+            None => b.empty(DType::F32, b.input(0)?.shape())?,
         };
         let x = b.input(0)?;
         let values = [x.address(), y.address(), u64::from(2.0_f32.to_bits()), y.elements() as u64];
@@ -83,7 +84,7 @@ impl Doubling {
 }
 
 fn capture<'m>(rig: &'m Rig, doubling: &'m Doubling, x: &Tensor, first: Way) -> (BreakableCapture<'m>, Tensor) {
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let out = active_forward(&first, || {
         capture.record(&rig.stream, |scope| {
             let mut h = rig.ops.scale(x, 1.0)?;
@@ -195,14 +196,14 @@ fn modules_of_earlier_bodies_stay() {
     let driver = driver().intercepted();
     let rig = Rig::new(&driver);
     let x = rig.random(1, &[4]);
-    let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
     let first = Ops::load(&rig.context).expect("a module");
     let out = active_forward(&first, || {
         capture.record(&rig.stream, |scope| {
             let h = rig.ops.scale(&x, 2.0)?;
             let handoff = rig.ops.empty_like(&h)?;
             scope.break_here(BreakOptions::new("which").patched(), handoff, [&h], move |b| {
-                let y = b.output(0).ok_or(Error::NoForward)?;
+                let y = b.output(0).ok_or(Error::Misuse(Misuse::NoForward))?;
                 b.forward_ctx::<Ops>()?.scale_into(b.stream(), b.input(0)?, 3.0, &y)?;
                 Ok(y)
             })

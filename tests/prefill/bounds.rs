@@ -3,9 +3,9 @@
 use crate::model::{Owned, Small};
 use crate::support::{Ledger, Rig, driver, for_each_driver};
 use crate::{bits, buckets, run, run_eager, runner};
-use breakable_cuda_graph::Error;
 use breakable_cuda_graph::prefill::{CaptureWhen, PrefillError};
 use breakable_cuda_graph::sys::Call;
+use breakable_cuda_graph::{Error, Misuse};
 
 /// Handoffs and outputs are the pool's, so that the whole ladder takes what its largest bucket does.
 #[test]
@@ -139,7 +139,7 @@ fn turning_off_frees_everything() {
         runner.turn_on();
         runner.capture_all(&rig.stream, |_| {}).expect("captured");
         let clone = owned.with(|batch| runner.run(&rig.stream, batch).expect("a batch").tensor(0).expect("an output"));
-        assert!(matches!(runner.turn_off(), Err(Error::PoolInUse { users: 1 })));
+        assert!(matches!(runner.turn_off(), Err(Error::Misuse(Misuse::PoolInUse { users: 1 }))));
         assert!(clone.read::<f32>(&rig.stream).is_ok(), "undefined, but there");
         drop(clone);
         runner.turn_off().expect("off");

@@ -6,7 +6,7 @@ use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::{Context, Device, Stream};
 use breakable_cuda_graph::prefill::{CaptureWhen, Ranks, ThreadRank};
 use breakable_cuda_graph::reference::Options;
-use breakable_cuda_graph::{Driver, Error, PrefillRunner};
+use breakable_cuda_graph::{Driver, Error, Misuse, PrefillRunner};
 use std::thread;
 
 /// On libcuda as many as there are, at most two.
@@ -41,14 +41,12 @@ fn each_runner_works_on_its_own_device_whatever_is_current() {
                         let model = Small::try_new(&Ops::load(context).expect("kernels"), &stream).expect("a model");
                         let options = buckets(&[4, 8, 16]).when(CaptureWhen::FirstUse).ranks(rank);
                         let mut runner = PrefillRunner::new(&model, context, options).expect("a runner");
-                        assert!(runner.context().same(context));
+                        assert!(runner.context() == context);
                         let mut all = Vec::new();
                         for (step, rows) in [3, 16, 5, 1, 9].into_iter().enumerate() {
                             let owned = Owned::new(&stream, step as u64, rows);
                             let read = |results: breakable_cuda_graph::prefill::BatchOutputs<'_>| {
-                                assert!(
-                                    results.tensor(0).expect("one").context().expect("device memory").same(context)
-                                );
+                                assert!(results.tensor(0).expect("one").context().expect("device memory") == context);
                                 vec![results.read::<f32>(0, &stream).expect("an output")]
                             };
                             let got = owned.with(|batch| runner.run(&stream, batch)).map(read).expect("a batch");
@@ -57,9 +55,7 @@ fn each_runner_works_on_its_own_device_whatever_is_current() {
                             assert_eq!(bits(&got), bits(&expected));
                             all.push(bits(&got));
                         }
-                        assert!(
-                            runner.inputs().iter().all(|input| input.context().expect("device memory").same(context))
-                        );
+                        assert!(runner.inputs().iter().all(|input| input.context().expect("device memory") == context));
                         assert_eq!(runner.stats().total_replays(), 5);
                         runner.turn_off().expect("off");
                         all
@@ -90,7 +86,7 @@ fn nothing_is_made_on_the_wrong_device() {
             let foreign = Stream::new(second).expect("a stream");
             let owned = Owned::new(&stream, 1, 30);
             let refused = owned.with(|batch| runner.run(&foreign, batch).map(drop));
-            assert!(matches!(refused, Err(Error::ContextMismatch { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(Error::Misuse(Misuse::ContextMismatch { .. }))), "{refused:?}");
             let refused = runner.capture_all(&foreign, |_| {});
             assert!(refused.is_ok(), "nothing is left to capture");
             let got = owned.with(|batch| runner.run(&stream, batch).map(|results| results.bucket()));

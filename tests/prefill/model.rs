@@ -118,7 +118,7 @@ impl PrefillModel for Small {
             let options = BreakOptions::new(["first", "second"][layer]).kind(self.kind);
             let attended = scope.break_point(options, [&product], move |b| {
                 let x = b.input(0)?;
-                let y = b.tensor(DType::F32, x.shape())?;
+                let y = b.empty(DType::F32, x.shape())?;
                 // Rows that attention does not write are as bad as can be.
                 self.ops.fill(b.stream(), &y, f32::NAN)?;
                 let offsets = &b.forward_ctx::<Meta>()?.offsets;

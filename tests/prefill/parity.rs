@@ -4,7 +4,7 @@ use crate::model::{Owned, Small, WIDTH};
 use crate::support::{Rig, for_each_driver, random_values, reference};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{Batch, CaptureWhen, InputData};
-use breakable_cuda_graph::{BreakKind, CaptureOptions, Error, Tensor};
+use breakable_cuda_graph::{BreakKind, CaptureOptions, Error, Misuse, Tensor, TensorError};
 
 const LADDER: [usize; 7] = [1, 3, 4, 8, 13, 21, 32];
 
@@ -187,10 +187,10 @@ fn outputs_are_refused_after_another_replay_of_the_pool() {
         batch.with(|batch| {
             let results = one.run(&rig.stream, batch).expect("a batch");
             assert!(results.tensor(0).is_ok());
-            assert!(matches!(results.tensor(2), Err(Error::OutOfRange { .. })));
+            assert!(matches!(results.tensor(2), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
             let _ = other.run(&rig.stream, batch).expect("a batch");
-            assert!(matches!(results.tensor(0), Err(Error::OutputsOverwritten)));
-            assert!(matches!(results.read::<f32>(1, &rig.stream), Err(Error::OutputsOverwritten)));
+            assert!(matches!(results.tensor(0), Err(Error::Misuse(Misuse::OutputsOverwritten))));
+            assert!(matches!(results.read::<f32>(1, &rig.stream), Err(Error::Misuse(Misuse::OutputsOverwritten))));
         });
     });
 }

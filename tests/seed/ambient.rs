@@ -57,7 +57,7 @@ fn ambient_ctx_rebinds_at_replay() {
             })
         };
         let (dummy, live) = (Scale(2.0), Scale(5.0));
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = active_forward(&dummy, || capture.record(&rig.stream, |_| forward())).expect("the recording");
         assert_eq!(capture.num_segments(), 3);
 
@@ -90,7 +90,7 @@ fn break_reads_live_scalar_off_ambient_not_frozen_arg() {
             })
         };
         let (dummy, live) = (Batch { mode: "extend", factor: 1.0 }, Batch { mode: "mixed", factor: 4.0 });
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = active_forward(&dummy, || capture.record(&rig.stream, |_| forward("extend"))).expect("the recording");
         assert_eq!(*seen.lock().expect("seen"), ("extend", "extend"));
 
@@ -113,7 +113,7 @@ fn break_point_computed_out_shape() {
             let (ops, narrow) = (rig.ops.clone(), narrow.clone());
             break_point("narrow", [&h], move |b| ops.matmul(&ops.relu(b.input(0)?)?, &narrow))
         };
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture.record(&rig.stream, |_| forward()).expect("the recording");
         assert_eq!(out.shape(), [ROWS, WIDTH / 2]);
 
@@ -144,7 +144,7 @@ fn nested_break_inner_passes_through() {
                 ops.matmul(&h, &w1)
             })
         };
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture.record(&rig.stream, |_| forward()).expect("the recording");
         assert_eq!(capture.num_segments(), 3, "exactly one break");
 

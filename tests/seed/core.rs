@@ -2,7 +2,8 @@
 
 use crate::support::{Rig, assert_close, assert_same, for_each_seed};
 use breakable_cuda_graph::{
-    BreakableCapture, Error, Result, Tensor, break_here, eager, is_capturing, scrub_padding_tail, slice_to_real_tokens,
+    BreakableCapture, Error, Misuse, Result, Tensor, break_here, eager, is_capturing, scrub_padding_tail,
+    slice_to_real_tokens,
 };
 
 const ROWS: usize = 8;
@@ -46,7 +47,7 @@ impl Small {
             eager(&self.rig.pool, &self.rig.stream, |_| self.forward()).expect("warm-up");
         }
         self.rig.stream.synchronize().expect("warm-up");
-        let mut capture = BreakableCapture::on_pool(&self.rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&self.rig.pool).expect("a capture");
         let out = capture.record(&self.rig.stream, |_| self.forward()).expect("the recording");
         (capture, out)
     }
@@ -112,7 +113,7 @@ fn multiple_breaks_chain() {
             }
             Ok(h)
         };
-        let mut capture = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         let out = capture.record(&rig.stream, |_| forward(&input, true)).expect("the recording");
         assert_eq!(capture.num_segments(), 2 * DEPTH + 1);
         for trial in 0..4 {
@@ -128,12 +129,12 @@ fn multiple_breaks_chain() {
 #[test]
 fn nested_capture_rejected() {
     for_each_seed(|rig| {
-        let mut outer = BreakableCapture::on_pool(&rig.pool).expect("a capture");
+        let mut outer = BreakableCapture::new(&rig.pool).expect("a capture");
         let input = rig.random(1, &[ROWS, WIDTH]);
         let out = outer.record(&rig.stream, |_| {
-            let mut inner = BreakableCapture::on_pool(&rig.pool)?;
+            let mut inner = BreakableCapture::new(&rig.pool)?;
             let refused = inner.record(&rig.stream, |_| Ok(()));
-            assert!(matches!(refused, Err(Error::NestedCapture)), "{refused:?}");
+            assert!(matches!(refused, Err(Error::Misuse(Misuse::NestedCapture))), "{refused:?}");
             assert!(!inner.is_poisoned(), "refused before any side effect");
             assert!(is_capturing(), "the open one goes on");
             rig.ops.relu(&input)

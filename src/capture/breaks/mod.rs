@@ -2,7 +2,7 @@
 
 use crate::capture::forward::frame;
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result, TensorError};
 use crate::tensor::{DType, Tensor};
 use std::any::Any;
 use std::borrow::Cow;
@@ -122,23 +122,24 @@ impl<'a> Break<'a> {
     /// An input, with all rows of the bucket.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when there are not as many, or it is absent.
+    /// [`TensorError::OutOfRange`] when there are not as many, or it is absent.
     pub fn input(&self, index: usize) -> Result<&'a Tensor> {
-        self.optional_input(index)?.ok_or_else(|| Error::OutOfRange {
-            what: "break's present inputs",
-            end: index + 1,
-            length: index,
+        self.optional_input(index)?.ok_or_else(|| {
+            Error::Tensor(TensorError::OutOfRange { what: "break's present inputs", end: index + 1, length: index })
         })
     }
 
     /// An input that may be absent, with all rows of the bucket.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when there are not as many.
+    /// [`TensorError::OutOfRange`] when there are not as many.
     pub fn optional_input(&self, index: usize) -> Result<Option<&'a Tensor>> {
         match self.inputs.get(index) {
             Some(input) => Ok(input.as_ref()),
-            None => Err(Error::OutOfRange { what: "break's inputs", end: index + 1, length: self.inputs.len() }),
+            None => {
+                Err(TensorError::OutOfRange { what: "break's inputs", end: index + 1, length: self.inputs.len() }
+                    .into())
+            }
         }
     }
 
@@ -166,18 +167,20 @@ impl<'a> Break<'a> {
     ///
     /// # Errors
     /// What the driver returns.
-    pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+    pub fn empty(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         frame::empty(dtype, shape)
     }
 
     /// The innermost forward context of this type that was published around this run.
     ///
     /// # Errors
-    /// [`Error::NoForwardContext`] naming the break where none is.
+    /// [`Misuse::NoForwardContext`] naming the break where none is.
     pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
-        let found = frame::find::<T>(self.depth).ok_or_else(|| Error::NoForwardContext {
-            type_name: std::any::type_name::<T>(),
-            break_name: Some(self.name.to_owned()),
+        let found = frame::find::<T>(self.depth).ok_or_else(|| {
+            Error::Misuse(Misuse::NoForwardContext {
+                type_name: std::any::type_name::<T>(),
+                break_name: Some(self.name.to_owned()),
+            })
         })?;
         // SAFETY: only contexts that were published before this value was made are looked at. They stay published, and so borrowed, until the
         // call that this value is made in has returned, and the reference can't outlive this value.

@@ -12,7 +12,7 @@ use crate::capture::record::recorder::why_segment_failed;
 use crate::driver::launch_list::LaunchList;
 use crate::driver::open_capture::{BodyCapture, Failed, KeepAlive, OpenCapture, keep};
 use crate::driver::{CaptureMode, Graph, Stream, is_module};
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::pool::PoolHandle;
 use crate::sys::CUresult;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl<'env> PatchedPart<'env> {
         };
         let count = graph.node_counts()?.memory;
         if count > 0 {
-            return Err(self.failed(Some(Error::MemoryNodes { count }), None));
+            return Err(self.failed(Some(Error::Misuse(Misuse::MemoryNodes { count })), None));
         }
         self.body = Some(Body { work: Work::Graph(graph), kept });
         Ok(())
@@ -140,7 +140,7 @@ impl<'env> PatchedPart<'env> {
         let closed = closed.map(|failed| why_segment_failed(&failed));
         let live = ran.iter().chain(&closed).any(is_for_live_breaks);
         // What the operation returned came first.
-        let source = ran.or(closed).unwrap_or(Error::Poisoned);
+        let source = ran.or(closed).unwrap_or(Error::Misuse(Misuse::Poisoned));
         let (name, index) = (self.step.options.name.to_string(), self.step.index);
         if live { Error::NotPatchable { name, index, source: Box::new(source) } } else { self.step.failed(source) }
     }
@@ -178,16 +178,16 @@ pub(crate) fn close(window: OpenCapture, side: &Stream) -> std::result::Result<(
 /// Whether the operation did what only a live break may do.
 fn is_for_live_breaks(error: &Error) -> bool {
     match error {
-        Error::SynchronizeWhileCapturing { .. }
-        | Error::HostMemoryInSegment
-        | Error::MustBeBreak { .. }
-        | Error::StreamIsCapturing { .. }
-        | Error::MemoryNodes { .. }
-        | Error::EventFromOutside
-        | Error::EventFromSegment
-        | Error::UnjoinedWork { .. }
-        | Error::NestedCapture
-        | Error::ReplayWhileRecording => true,
+        Error::Misuse(Misuse::SynchronizeWhileCapturing { .. })
+        | Error::Misuse(Misuse::HostMemoryInSegment)
+        | Error::Misuse(Misuse::MustBeBreak { .. })
+        | Error::Misuse(Misuse::StreamIsCapturing { .. })
+        | Error::Misuse(Misuse::MemoryNodes { .. })
+        | Error::Misuse(Misuse::EventFromOutside)
+        | Error::Misuse(Misuse::EventFromSegment)
+        | Error::Misuse(Misuse::UnjoinedWork { .. })
+        | Error::Misuse(Misuse::NestedCapture)
+        | Error::Misuse(Misuse::ReplayWhileRecording) => true,
         Error::Call(call) => is_of_captures(call.code()),
         _ => false,
     }

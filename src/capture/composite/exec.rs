@@ -7,7 +7,7 @@ use crate::capture::composite::shared::{Member, SharedExec, SharedExecs};
 use crate::driver::graph::Node;
 use crate::driver::launch_list::LaunchList;
 use crate::driver::{Bound, Graph, GraphExec, InstantiateFlags, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -198,9 +198,9 @@ impl CompositeExec {
             Some(turn) => turn,
             None => {
                 // It was made anew for others, after a capture was dropped.
-                other = making.shared.ok_or(Error::Poisoned)?.join(member, stream)?;
+                other = making.shared.ok_or(Error::Misuse(Misuse::Poisoned))?.join(member, stream)?;
                 *shared = other.clone();
-                let mut turn = other.turn(member, stream)?.ok_or(Error::Poisoned)?;
+                let mut turn = other.turn(member, stream)?.ok_or(Error::Misuse(Misuse::Poisoned))?;
                 turn.switched = true;
                 turn
             }
@@ -209,7 +209,7 @@ impl CompositeExec {
             slots.iter_mut().for_each(BodySlot::forget);
             stats.switched += 1;
         }
-        patch_and_launch(slots, parts, turn.parts().ok_or(Error::Poisoned)?, stream, stats)
+        patch_and_launch(slots, parts, turn.parts().ok_or(Error::Misuse(Misuse::Poisoned))?, stream, stats)
     }
 }
 
@@ -248,7 +248,7 @@ fn build(parts: &[Part<'_>], making: ExecParams<'_>, stream: &Stream) -> Result<
                 nodes.push(added.map_err(|error| part.step.failed(error))?);
                 slots.push(BodySlot::Child { node: first });
             }
-            None => return Err(Error::Poisoned),
+            None => return Err(Misuse::Poisoned.into()),
         }
     }
     Ok((Member::new(graph, nodes, making.flags, making.place), slots))
@@ -265,7 +265,7 @@ fn patch_and_launch(
     let bound = exec.context().bind()?;
     let mut counted = PatchStats::default();
     for (slot, part) in slots.iter_mut().zip(patched(parts)) {
-        let Some(body) = &part.body else { return Err(Error::Poisoned) };
+        let Some(body) = &part.body else { return Err(Misuse::Poisoned.into()) };
         match slot.patch((exec, &bound), nodes, &body.work) {
             Ok(Patched::Unchanged) => counted.unchanged += 1,
             Ok(Patched::Changed { reconfigured }) => {

@@ -5,7 +5,7 @@ use crate::capture::composite::scratch::Scratch;
 use crate::capture::record::recorder::Recorder;
 use crate::capture::scope::Scope;
 use crate::driver::{Stream, open_capture};
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::memory::allocator::StreamKey;
 use crate::memory::trace::Role;
 use crate::pool::tracer::Tracer;
@@ -109,7 +109,7 @@ impl Drop for FrameGuard {
 
 /// Looks at the innermost frame.
 pub(crate) fn innermost<R>(look: impl FnOnce(&Frame) -> R) -> Result<R> {
-    FRAMES.with_borrow(|frames| frames.last().map(look)).ok_or(Error::NoForward)
+    FRAMES.with_borrow(|frames| frames.last().map(look)).ok_or(Error::Misuse(Misuse::NoForward))
 }
 
 /// What records on this thread now: none in breaks.
@@ -135,15 +135,15 @@ pub fn is_capturing() -> bool {
 /// Refuses to be captured: for the head of an operation that reads per-batch values on the host and so must run in a break.
 ///
 /// # Errors
-/// [`Error::MustBeBreak`] while a segment is open.
+/// [`Misuse::MustBeBreak`] while a segment is open.
 pub fn forbid_in_segment(operation: &'static str) -> Result<()> {
-    if is_capturing() { Err(Error::MustBeBreak { operation }) } else { Ok(()) }
+    if is_capturing() { Err(Misuse::MustBeBreak { operation }.into()) } else { Ok(()) }
 }
 
 /// The stream of the forward or break that runs on this thread: the capture stream in a recording.
 ///
 /// # Errors
-/// [`Error::NoForward`] where none runs.
+/// [`Misuse::NoForward`] where none runs.
 pub fn current_stream() -> Result<Stream> {
     innermost(|frame| frame.stream.clone())
 }
@@ -152,7 +152,7 @@ pub fn current_stream() -> Result<Stream> {
 /// from the capture pool and keeps its address on every replay; in a break and in an eager forward it is stream-ordered memory.
 ///
 /// # Errors
-/// [`Error::NoForward`] where none runs, [`Error::OutOfMemory`], and what the driver returns.
+/// [`Misuse::NoForward`] where none runs, [`Error::OutOfMemory`], and what the driver returns.
 pub fn empty(dtype: DType, shape: &[usize]) -> Result<Tensor> {
     // Nothing is allocated under the borrow: the pool's errors and drops may look at frames.
     let (kind, stream, pool) = innermost(|frame| (frame.kind.clone(), frame.stream.clone(), frame.pool.clone()))?;
@@ -170,7 +170,7 @@ pub fn empty(dtype: DType, shape: &[usize]) -> Result<Tensor> {
 /// then also records and replays.
 ///
 /// # Errors
-/// What the forward returns; [`Error::ContextMismatch`] when stream and pool belong to different contexts.
+/// What the forward returns; [`Misuse::ContextMismatch`] when stream and pool belong to different contexts.
 pub fn eager<'env, T>(
     pool: &CapturePool,
     stream: &Stream,

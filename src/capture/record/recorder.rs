@@ -8,7 +8,7 @@ use crate::capture::forward::frame::{self, Frame, Kind, Source};
 use crate::capture::program::{BreakStep, Operation, Program, Step};
 use crate::driver::open_capture::{Failed, OpenCapture};
 use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result, TensorError};
 use crate::memory::trace::Role;
 use crate::pool::PoolHandle;
 use crate::pool::tracer::Tracer;
@@ -128,7 +128,7 @@ impl<'env> Recorder<'env> {
             let alone = building.parts.is_empty() && next != Next::Patched && !self.composites.share;
             (building.window.take(), building.program.segments, alone)
         };
-        let Some(window) = window else { return Err(Error::Poisoned) };
+        let Some(window) = window else { return Err(Misuse::Poisoned.into()) };
         let ended = self.make_segment(window, index, alone).and_then(|made| {
             self.building.borrow_mut().parts.extend(made.map(Part::Segment));
             if next == Next::Patched { Ok(()) } else { self.close_composite() }
@@ -160,7 +160,7 @@ impl<'env> Recorder<'env> {
         let mut graph = unsafe { Graph::from_raw(self.stream.context(), captured.graph) };
         let mut nodes = graph.node_counts()?;
         if nodes.memory > 0 {
-            return Err(Error::MemoryNodes { count: nodes.memory });
+            return Err(Misuse::MemoryNodes { count: nodes.memory }.into());
         }
         if nodes.memsets > 0 && self.memset_as_kernel {
             let replaced = graph.memset_as_kernel(self.composites.priority)?;
@@ -219,7 +219,7 @@ impl<'env> Recorder<'env> {
         F: FnMut(&Break<'_>) -> Result<O> + Send + 'env,
     {
         if self.building.borrow().failed {
-            return Err(Error::Poisoned);
+            return Err(Misuse::Poisoned.into());
         }
         let kind = options.kind;
         if kind == BreakKind::Inline {
@@ -261,7 +261,7 @@ impl<'env> Recorder<'env> {
         self.open_segment().inspect_err(|_| self.fail())?;
         let expected = outputs.len();
         let mut handoffs = outputs.into_iter();
-        O::gather(&mut || handoffs.next()).ok_or(Error::OutputCount { expected, got: 0 })
+        O::gather(&mut || handoffs.next()).ok_or(Error::Misuse(Misuse::OutputCount { expected, got: 0 }))
     }
 
     /// Whatever the forward makes of it, the recording is lost.
@@ -274,7 +274,7 @@ impl<'env> Recorder<'env> {
         let Some(measure) = measure else { return Ok(None) };
         let requests = measure.finish();
         let mut sizes = requests.requests().iter().map(|request| scratch::rounded(request.bytes));
-        let too_large = Error::Layout { reason: "a break's temporaries are larger than memory" };
+        let too_large = Error::Tensor(TensorError::Layout { reason: "a break's temporaries are larger than memory" });
         let bytes = sizes.try_fold(0_usize, |sum, bytes| sum.checked_add(bytes?)).ok_or(too_large)?;
         if bytes == 0 {
             return Ok(None);
@@ -319,10 +319,10 @@ impl<'env> Recorder<'env> {
             let Some(into) = into else { return Ok(outputs) };
             let count = outputs.visit(&mut |index, result| match index {
                 0 => land(&self.stream, &result, into, None),
-                _ => Err(Error::OutputCount { expected: 1, got: index + 1 }),
+                _ => Err(Misuse::OutputCount { expected: 1, got: index + 1 }.into()),
             })?;
             let mut once = Some(into.clone());
-            O::gather(&mut || once.take()).ok_or(Error::OutputCount { expected: 1, got: count })
+            O::gather(&mut || once.take()).ok_or(Error::Misuse(Misuse::OutputCount { expected: 1, got: count }))
         });
         drop(frame);
         ran.map_err(|error| {
@@ -368,7 +368,7 @@ impl<'env> Recorder<'env> {
                     handoff.set_handoff();
                     handoff.clone()
                 }
-                Some(_) => return Err(Error::OutputCount { expected: 1, got: index + 1 }),
+                Some(_) => return Err(Misuse::OutputCount { expected: 1, got: index + 1 }.into()),
                 None => {
                     result.device_context("break's result")?;
                     let (dtype, shape) = (result.dtype(), result.shape());
@@ -385,7 +385,7 @@ impl<'env> Recorder<'env> {
             Ok(())
         })?;
         match into {
-            Some(_) if outputs.is_empty() => Err(Error::OutputCount { expected: 1, got: 0 }),
+            Some(_) if outputs.is_empty() => Err(Misuse::OutputCount { expected: 1, got: 0 }.into()),
             _ => Ok(outputs),
         }
     }
@@ -403,7 +403,7 @@ impl<'env> Recorder<'env> {
     /// Ends the last segment and hands the program over.
     pub(crate) fn finish(&self) -> Result<Program<'env>> {
         if self.building.borrow().failed {
-            return Err(Error::Poisoned);
+            return Err(Misuse::Poisoned.into());
         }
         self.end_segment(Next::Other)?;
         Ok(std::mem::take(&mut self.building.borrow_mut().program))
@@ -463,7 +463,7 @@ fn split(mut parts: Vec<Part<'_>>, early_launch_divisor: usize) -> (Vec<Part<'_>
 pub(crate) fn why_segment_failed(failed: &Failed) -> Error {
     match (failed.end.code(), failed.forked_at) {
         (CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED, forked_at) => {
-            Error::UnjoinedWork { forked_at: forked_at.unwrap_or(0) }
+            Error::Misuse(Misuse::UnjoinedWork { forked_at: forked_at.unwrap_or(0) })
         }
         _ => failed.first.unwrap_or(failed.end).into(),
     }

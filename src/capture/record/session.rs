@@ -6,7 +6,7 @@ use crate::capture::record::recorder::Recorder;
 use crate::capture::scope::Scope;
 use crate::capture::state::State;
 use crate::driver::{Event, Stream};
-use crate::error::{CaptureError, Error, Result};
+use crate::error::{CaptureError, Error, Misuse, PoolBytes, Result};
 use crate::pool::PoolHandle;
 use crate::sys::{CUresult, CallError, first_failure};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,14 +27,14 @@ impl<'env> BreakableCapture<'env> {
     /// loaded kernels) can't be created in a segment.
     ///
     /// # Errors
-    /// [`Error::NestedCapture`], [`Error::AlreadyRecorded`], [`Error::Poisoned`], [`Error::PoolBusy`], [`Error::PoolReleased`] and [`Error::PoolLent`]
+    /// [`Misuse::NestedCapture`], [`Misuse::AlreadyRecorded`], [`Misuse::Poisoned`], [`Misuse::PoolBusy`], [`Misuse::PoolReleased`] and [`Misuse::PoolLent`]
     /// before anything is done.
     /// [`Error::Capture`] with the first cause, segment and operation when the forward, a break or a driver call fails: then the segment is
     /// ended, everything recorded is released, the pool and the thread are as before, the streams can be used, and this capture is poisoned.
     /// The same is done when the forward panics.
     pub fn record<T>(&mut self, caller: &Stream, forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>) -> Result<T> {
         if frame::is_recording() || frame::is_capturing() {
-            return Err(Error::NestedCapture);
+            return Err(Misuse::NestedCapture.into());
         }
         self.pool.context().expect_same(caller.context(), "caller's stream")?;
         let recording = self.state.begin()?;
@@ -124,7 +124,7 @@ impl<'env> Session<'_, 'env> {
     fn fail(mut self, error: Error) -> Error {
         let (segment, operation) = self.recorder.place();
         let first_call = first_failure::get();
-        let pool_bytes = self.recorder.pool.bytes();
+        let (in_use, reserved) = self.recorder.pool.bytes();
         let notes = self.undo();
         let options = &self.capture.options;
         let mut source = error;
@@ -134,7 +134,8 @@ impl<'env> Session<'_, 'env> {
         }
         let root = source.driver_call();
         let out_of_memory = first_call.or(root).is_some_and(|call| call.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        let pool_bytes = (out_of_memory && !matches!(source, Error::OutOfMemory(_))).then_some(pool_bytes);
+        let pool_bytes =
+            (out_of_memory && !matches!(source, Error::OutOfMemory(_))).then_some(PoolBytes { in_use, reserved });
         let hint = first_call.or(root).and_then(|call| hint(call.code()));
         Error::Capture(Box::new(CaptureError {
             name: options.name.clone(),

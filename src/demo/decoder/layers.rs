@@ -3,7 +3,7 @@
 use super::{DecoderOps, DecoderSizes};
 use crate::capture::{Break, BreakKind, BreakOptions, Scope, current_stream, empty};
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::tensor::padding::land;
 use crate::tensor::{DType, Tensor};
 
@@ -58,7 +58,7 @@ impl Layers {
         sizes.check()?;
         let mut number = seed.wrapping_mul(1 << 20);
         let mut random = |shape: &[usize], middle: f32, scale: f32| {
-            let tensor = Tensor::empty(stream.context(), DType::BF16, shape)?;
+            let tensor = Tensor::allocate(stream.context(), DType::BF16, shape)?;
             ops.random_into(stream, number, middle, scale, &tensor)?;
             number = number.wrapping_add(1);
             Ok::<_, Error>(tensor)
@@ -92,7 +92,7 @@ impl Layers {
     /// other row reads it.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::NoForwardContext`] without a batch, and what the allocations, the products and the
+    /// [`TensorError::Shape`](crate::TensorError::Shape), [`TensorError::DType`](crate::TensorError::DType), [`Misuse::NoForwardContext`] without a batch, and what the allocations, the products and the
     /// launches return.
     pub fn forward<'m>(
         &'m self,
@@ -141,12 +141,12 @@ impl Layers {
     /// The break's operation, from query, key and value side by side, and the value again, into the handoff.
     fn attend(&self, b: &Break<'_>) -> Result<Tensor> {
         let (qkv, v) = (b.input(0)?, b.input(1)?);
-        let y = b.output(0).ok_or(Error::OutputCount { expected: 1, got: 0 })?;
+        let y = b.output(0).ok_or(Error::Misuse(Misuse::OutputCount { expected: 1, got: 0 }))?;
         let offsets = &b.forward_ctx::<DecoderBatch>()?.offsets;
         let DecoderSizes { heads, kv_heads, shards, .. } = self.sizes;
         let heads = [heads / shards, kv_heads / shards];
-        let q = b.tensor(DType::BF16, &[qkv.rows(), self.sizes.attention()])?;
-        let k = b.tensor(DType::BF16, &[qkv.rows(), self.sizes.keys()])?;
+        let q = b.empty(DType::BF16, &[qkv.rows(), self.sizes.attention()])?;
+        let k = b.empty(DType::BF16, &[qkv.rows(), self.sizes.keys()])?;
         self.ops.rotate_into(b.stream(), qkv, offsets, heads, ROTARY_BASE, [&q, &k])?;
         self.ops.attention_into(b.stream(), [&q, &k, v], offsets, heads, &y)?;
         Ok(y)

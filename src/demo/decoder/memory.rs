@@ -4,7 +4,7 @@ use super::DecoderSizes;
 use crate::capture::{Scope, current_stream, empty, trace};
 use crate::demo::Ops;
 use crate::driver::Stream;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::memory::trace::Trace;
 use crate::pool::CapturePool;
 use crate::prefill::{InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
@@ -58,7 +58,7 @@ impl Decoder {
                 let v = qkv.narrow(1, attention + keys, keys)?;
                 let handoff = named("attended", attention)?;
                 scope.break_here("attention", handoff, [&q, &k, &v], |b| {
-                    b.output(0).ok_or(Error::OutputCount { expected: 1, got: 0 })
+                    b.output(0).ok_or(Error::Misuse(Misuse::OutputCount { expected: 1, got: 0 }))
                 })?
             };
             let projected = named("projected", width)?;
@@ -111,7 +111,7 @@ impl PrefillModel for Decoder {
     }
 
     fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        let [ids] = inputs else { return Err(Error::NoForward) };
+        let [ids] = inputs else { return Err(Misuse::NoForward.into()) };
         Ok(vec![self.hidden(scope, ids.rows())?])
     }
 }

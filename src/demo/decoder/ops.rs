@@ -58,7 +58,7 @@ impl DecoderOps {
     /// Sets all elements to values in `middle` ± `scale` that depend on the seed and the element's place alone.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType), and what the launch returns.
+    /// [`TensorError::Shape`](crate::TensorError::Shape)(crate::TensorError::Shape), [`TensorError::DType`](crate::TensorError::DType)(crate::TensorError::DType), and what the launch returns.
     pub fn random_into(&self, stream: &Stream, seed: u64, middle: f32, scale: f32, y: &Tensor) -> Result<()> {
         expect_contiguous_of(DType::BF16, y, "random")?;
         if y.elements() == 0 {
@@ -72,7 +72,7 @@ impl DecoderOps {
     /// `y = x / sqrt(mean of x² + epsilon) * gamma` in each row of `[rows, width]`.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType), and what the launch returns.
+    /// [`TensorError::Shape`](crate::TensorError::Shape)(crate::TensorError::Shape), [`TensorError::DType`](crate::TensorError::DType)(crate::TensorError::DType), and what the launch returns.
     pub fn rms_norm_into(&self, stream: &Stream, x: &Tensor, gamma: &Tensor, epsilon: f32, y: &Tensor) -> Result<()> {
         let [rows, width] = matrix_of(DType::BF16, x, "rms_norm")?;
         expect_shape_of(DType::BF16, gamma, &[width], "gamma")?;
@@ -89,7 +89,7 @@ impl DecoderOps {
     /// `y[rows, inner] = gate / (1 + exp(-gate)) * up`, with gate and up side by side in `gate_up[rows, 2 * inner]`.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType), and what the launch returns.
+    /// [`TensorError::Shape`](crate::TensorError::Shape)(crate::TensorError::Shape), [`TensorError::DType`](crate::TensorError::DType)(crate::TensorError::DType), and what the launch returns.
     pub fn silu_mul_into(&self, stream: &Stream, gate_up: &Tensor, y: &Tensor) -> Result<()> {
         let [rows, inner] = matrix_of(DType::BF16, y, "silu_mul's result")?;
         let [_, both] = matrix_of(DType::BF16, gate_up, "silu_mul")?;
@@ -109,7 +109,7 @@ impl DecoderOps {
     /// the last sequence are not written.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType), and what the launch returns.
+    /// [`TensorError::Shape`](crate::TensorError::Shape)(crate::TensorError::Shape), [`TensorError::DType`](crate::TensorError::DType)(crate::TensorError::DType), and what the launch returns.
     pub fn rotate_into(
         &self,
         stream: &Stream,
@@ -152,7 +152,7 @@ impl DecoderOps {
     /// last sequence are not written.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType), and what the launch returns.
+    /// [`TensorError::Shape`](crate::TensorError::Shape)(crate::TensorError::Shape), [`TensorError::DType`](crate::TensorError::DType)(crate::TensorError::DType), and what the launch returns.
     pub fn attention_into(
         &self,
         stream: &Stream,
@@ -189,7 +189,7 @@ impl DecoderOps {
     /// `y[rows, columns] = x[rows, inner] wᵀ` with `w[columns, inner]`; with `accumulate` it is added to what `y` holds. Plain rather than fast.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType), and what the launch returns.
+    /// [`TensorError::Shape`](crate::TensorError::Shape)(crate::TensorError::Shape), [`TensorError::DType`](crate::TensorError::DType)(crate::TensorError::DType), and what the launch returns.
     pub fn linear_into(&self, stream: &Stream, x: &Tensor, w: &Tensor, accumulate: bool, y: &Tensor) -> Result<()> {
         let [rows, inner] = matrix_of(DType::BF16, x, "linear")?;
         let [_, columns] = matrix_of(DType::BF16, y, "linear's result")?;

@@ -2,7 +2,7 @@
 
 use super::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{as_pointer, entries, put};
-use crate::kernels::host::Geometry;
+use crate::kernels::LaunchConfig;
 use crate::reference::graph::{CopyEnd, Graph, Launch, Node, Payload, Work, in_order};
 use crate::reference::handles::{Handle, new_handle};
 use crate::reference::ref_driver::{Outcome, State};
@@ -100,7 +100,7 @@ impl State {
         }
         // SAFETY: not null, so the caller vouches for it.
         let params = unsafe { &*params };
-        let geometry = Geometry {
+        let geometry = LaunchConfig {
             grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
             block: [params.blockDimX, params.blockDimY, params.blockDimZ],
             shared_bytes: params.sharedMemBytes,
@@ -256,7 +256,7 @@ entries! {
 
     fn cuGraphKernelNodeGetParams_v2(state, node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS) {
         let Payload::Work(Work::Kernel(launch)) = &state.node(node)?.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
-        let Geometry { grid, block, shared_bytes } = launch.geometry;
+        let LaunchConfig { grid, block, shared_bytes } = launch.geometry;
         let pointers = POINTERS.with_borrow_mut(|kept| {
             *kept = launch.arguments.pointers();
             kept.as_mut_ptr()

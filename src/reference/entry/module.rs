@@ -1,7 +1,7 @@
 //! Modules, functions and launches.
 
 use super::{as_pointer, entries, put};
-use crate::kernels::host::Geometry;
+use crate::kernels::LaunchConfig;
 use crate::reference::graph::{Arguments, Launch, Work};
 use crate::reference::handles::{Function, Handle, Module, new_handle};
 use crate::reference::ptx;
@@ -49,7 +49,7 @@ impl State {
     pub(super) unsafe fn launch(
         &self,
         function: CUfunction,
-        geometry: Geometry,
+        geometry: LaunchConfig,
         params: *const *mut c_void,
         extra: *const *mut c_void,
     ) -> Outcome<Launch> {
@@ -169,7 +169,7 @@ entries! {
         if context != Some(state.context_of(target)) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
-        let geometry = Geometry { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes: shared };
+        let geometry = LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes: shared };
         // SAFETY: the caller vouches for the arguments.
         let mut launch = unsafe { state.launch(function, geometry, params, extra)? };
         launch.priority = state.priority_of(target);

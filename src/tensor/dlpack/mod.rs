@@ -14,7 +14,7 @@ pub use abi::{DlDataType, DlDevice, DlTensor, ManagedTensor, ManagedTensorVersio
 
 use super::layout::MAX_RANK;
 use super::owned::{Location, Tensor};
-use crate::error::{Error, Result};
+use crate::error::{Result, TensorError};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -140,10 +140,10 @@ impl<F: Form> DlpackView<F> {
     /// A view of memory that is no [`Tensor`].
     ///
     /// # Errors
-    /// [`Error::Layout`] when there are not as many strides as dimensions.
+    /// [`TensorError::Layout`] when there are not as many strides as dimensions.
     pub fn describe(description: &Description<'_>) -> Result<DlpackView<F>> {
         if description.shape.len() != description.strides.len() || i32::try_from(description.shape.len()).is_err() {
-            return Err(Error::Layout { reason: "there must be as many strides as dimensions" });
+            return Err(TensorError::Layout { reason: "there must be as many strides as dimensions" }.into());
         }
         Ok(DlpackView::new(description))
     }

@@ -1,6 +1,7 @@
 //! What consumers of both forms read.
 
 use super::*;
+use crate::error::{Error, TensorError};
 use crate::tensor::DType;
 
 /// All that a consumer reads.
@@ -128,7 +129,7 @@ fn foreign_memory_is_described_as_given() {
     };
     assert_eq!(seen, expected);
     let short = Description { strides: &[1], ..description };
-    assert!(matches!(DlpackView::<ManagedTensor>::describe(&short), Err(Error::Layout { .. })));
+    assert!(matches!(DlpackView::<ManagedTensor>::describe(&short), Err(Error::Tensor(TensorError::Layout { .. }))));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The landing: a break's result is copied into its handoff, whose padded tail becomes zero in the same launch.
 
 use super::index_space::{RawPlace, RawSpace, TensorDesc, index_space};
-use super::{Geometry, PARAMETER_SPACE, RawValidRows, ValidRows};
+use super::{LaunchConfig, PARAMETER_SPACE, RawValidRows, ValidRows};
 
 /// `bcg_land_parameters`.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ const _: () = assert!(size_of::<LandParameters>() <= PARAMETER_SPACE);
 /// A landing ready to be launched.
 pub(crate) struct LandLaunch {
     pub(crate) parameters: LandParameters,
-    pub(crate) geometry: Geometry,
+    pub(crate) config: LaunchConfig,
 }
 
 /// The landing of `from` in `to`, which has the same row shape and element size and no fewer rows; what `from` has beyond that is left out.
@@ -40,5 +40,5 @@ pub(crate) fn landing(from: &TensorDesc<'_>, to: &TensorDesc<'_>, valid: impl In
     };
     let units = rows * space.row_units;
     let parameters = LandParameters { valid: valid.raw(), space, to, from: place, from_rows };
-    (units > 0).then(|| LandLaunch { parameters, geometry: Geometry::new(units, 1) })
+    (units > 0).then(|| LandLaunch { parameters, config: LaunchConfig::looping(units, 1) })
 }

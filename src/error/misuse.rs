@@ -1,0 +1,178 @@
+//! Calls that are refused, and work that can't be captured.
+
+use crate::sys::Call;
+use std::fmt;
+
+/// A call that was refused before it had an effect, or work of a forward that can't be captured. Each message says what, why and what to do.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misuse {
+    /// The process is a fork of the one that loaded the driver, whose state does not survive a fork.
+    #[error("the driver was loaded before this process was forked: load it after the fork, or start the process anew")]
+    ForkedAfterInit,
+    /// A name that the driver can't be given, as it holds a NUL.
+    #[error("{name:?} holds a NUL character")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// Two things that must belong to one context do not.
+    #[error("the {what} belongs to another context: expected that of device {expected}, got device {got}")]
+    ContextMismatch {
+        /// What was given.
+        what: &'static str,
+        /// The device of the context that was expected.
+        expected: usize,
+        /// The device of the context that was given.
+        got: usize,
+    },
+    /// A recording was begun on a thread that has one open. The open one goes on.
+    #[error("a capture is being recorded on this thread already: finish it first (the open one goes on)")]
+    NestedCapture,
+    /// A finished capture was to be recorded again.
+    #[error("this capture has been recorded already: make a new one")]
+    AlreadyRecorded,
+    /// A capture was to be replayed that has not been recorded.
+    #[error("this capture has not been recorded yet")]
+    NotRecorded,
+    /// A capture whose recording failed was to be replayed or recorded.
+    #[error("this capture's recording failed, so it can't be used: make a new one")]
+    Poisoned,
+    /// A replay on a thread that has a segment open.
+    #[error(
+        "a replay can't run while a segment is open on this thread: it would be recorded or invalidate the capture"
+    )]
+    ReplayWhileRecording,
+    /// The legacy default stream can't be captured.
+    #[error("the legacy default stream can't be captured or replayed on: use a non-blocking stream")]
+    LegacyStream,
+    /// A blocking stream can't be captured: any call on the legacy stream would break the capture (906).
+    #[error(
+        "a stream made without CU_STREAM_NON_BLOCKING can't be captured: a call of any library on the legacy stream would break the capture"
+    )]
+    BlockingStream,
+    /// A stream-ordered allocation on a stream that is being captured.
+    #[error(
+        "{call} on a stream that is being captured would make the memory the graph's own: allocate from the capture pool instead"
+    )]
+    StreamIsCapturing {
+        /// The call that was not made.
+        call: Call,
+    },
+    /// A question that the driver answers by invalidating the capture.
+    #[error("{call} on a stream that is being captured would invalidate the capture (900): ask before the recording")]
+    WouldInvalidate {
+        /// The call that was not made.
+        call: Call,
+    },
+    /// A wait on the host while this thread has a segment open.
+    #[error("waiting for a {what} while a segment is open would invalidate the capture: do it in a break, or before")]
+    SynchronizeWhileCapturing {
+        /// What was to be waited for.
+        what: &'static str,
+    },
+    /// Pageable host memory in a segment: the graph would keep its address.
+    #[error(
+        "a copy from or to pageable host memory can't be recorded, as the graph would keep its address: use a pinned buffer, or a static input that is filled before each replay"
+    )]
+    HostMemoryInSegment,
+    /// An operation that must run live was called while a segment is open.
+    #[error("{operation} must not be captured: make it a break")]
+    MustBeBreak {
+        /// The operation.
+        operation: &'static str,
+    },
+    /// A segment was ended while another stream had unjoined work in it.
+    #[error(
+        "a stream that was drawn into the segment after its operation {forked_at} was not joined: record an event on it and make the capture stream wait for that, before the break or the end"
+    )]
+    UnjoinedWork {
+        /// How many operations the segment had when the stream was drawn in.
+        forked_at: usize,
+    },
+    /// A segment's graph holds nodes that allocate or free memory: its second launch would fail.
+    #[error(
+        "the segment's graph holds {count} memory nodes (from stream-ordered allocations on the capture stream): allocate from the capture pool instead"
+    )]
+    MemoryNodes {
+        /// How many.
+        count: usize,
+    },
+    /// An event that was last recorded in a segment was used outside it.
+    #[error(
+        "the event was last recorded inside a segment, where it is an edge of that graph: record it anew outside before using it here"
+    )]
+    EventFromSegment,
+    /// In a segment, a wait for an event that was recorded before it.
+    #[error(
+        "the event was recorded before this segment, so the segment can't wait for it (905): make the caller's stream wait for it before the recording, or record it in the segment"
+    )]
+    EventFromOutside,
+    /// An operation that only makes sense inside a recording, an eager forward or a replay.
+    #[error("no forward is running on this thread: call this inside `BreakableCapture::record`, `eager` or a break")]
+    NoForward,
+    /// A break asked for a forward context and none of that type is published.
+    #[error(
+        "no forward context of type {type_name} is published{}: wrap the call in `active_forward`",
+        InBreak(break_name)
+    )]
+    NoForwardContext {
+        /// The type asked for.
+        type_name: &'static str,
+        /// The break that asked, if one did.
+        break_name: Option<String>,
+    },
+    /// A break returned another number of results than it did when it was recorded.
+    #[error("the break returned {got} results, when it was recorded it returned {expected}")]
+    OutputCount {
+        /// When it was recorded.
+        expected: usize,
+        /// Now.
+        got: usize,
+    },
+    /// More arguments than a launch takes.
+    #[error("{given} kernel arguments, at most {limit} are supported")]
+    TooManyArguments {
+        /// How many were given.
+        given: usize,
+        /// How many are supported.
+        limit: usize,
+    },
+    /// A weak reference whose block has been given back and maybe lent again.
+    #[error("the weak reference is stale: its block was given back")]
+    StaleReference,
+    /// A replay's results were asked for after a later replay of the same pool.
+    #[error("a later replay of the same pool has overwritten these results: read them before it")]
+    OutputsOverwritten,
+    /// A capture of another pool than the one it is to be used with.
+    #[error("the capture belongs to another pool")]
+    ForeignPool,
+    /// A replay of a pool from inside a break of a replay or recording of the same pool.
+    #[error("a replay can't run inside a break of a replay or recording that uses the same pool: its memory is in use")]
+    PoolBusy,
+    /// A pool's memory was to be given back while something refers to it.
+    #[error("{users} captures, or views of what they write, refer to the pool's memory: drop them first")]
+    PoolInUse {
+        /// How many.
+        users: usize,
+    },
+    /// A pool's memory is given back: see [`CapturePool::release`](crate::CapturePool::release).
+    #[error("the pool's memory is released: call `CapturePool::restore` first")]
+    PoolReleased,
+    /// A pool's memory is lent: see [`CapturePool::lend`](crate::CapturePool::lend).
+    #[error("the pool's memory is lent: drop the loan and all its tensors first")]
+    PoolLent,
+    /// A pool's memory was to be released that does not lie under reserved addresses.
+    #[error(
+        "this pool can't give its memory back and keep its addresses: make it with `PoolOptions::backing(Backing::ReservedAddresses)`"
+    )]
+    ReleaseUnsupported,
+}
+
+struct InBreak<'a>(&'a Option<String>);
+
+impl fmt::Display for InBreak<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |name| write!(f, " for break {name:?}"))
+    }
+}

@@ -1,0 +1,70 @@
+//! Tensors that don't fit.
+
+use crate::tensor::{DType, Layout};
+
+/// A tensor, a shape or a range that does not fit what it is used for.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// A shape that does not fit.
+    #[error("{what}: expected {expected}, got {got}")]
+    Shape {
+        /// What was checked.
+        what: &'static str,
+        /// What would have fit.
+        expected: String,
+        /// What was given.
+        got: Box<Layout>,
+    },
+    /// Another element type than expected.
+    #[error("{what}: expected {expected}, got {got}")]
+    DType {
+        /// What was checked.
+        what: &'static str,
+        /// What would have fit.
+        expected: DType,
+        /// What was given.
+        got: DType,
+    },
+    /// More dimensions than [`Layout`] holds, or a size that overflows.
+    #[error("{reason}")]
+    Layout {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Result and handoff overlap without being the same place.
+    #[error(
+        "the result overlaps the handoff without being the same place: write the handoff itself (`output`), or another tensor"
+    )]
+    Overlap,
+    /// A range that ends past what it is taken from.
+    #[error("the range ends at {end}, past the {what}'s length of {length}")]
+    OutOfRange {
+        /// What it is a range of.
+        what: &'static str,
+        /// Its end.
+        end: usize,
+        /// The length.
+        length: usize,
+    },
+    /// A tensor in host memory where one on the device is needed, or the other way round.
+    #[error("{what} must be in {expected} memory")]
+    Location {
+        /// What was given.
+        what: &'static str,
+        /// `device` or `host`.
+        expected: &'static str,
+    },
+    /// More rows than there is room for. Nothing was copied.
+    #[error(
+        "static input {input}: {rows} rows, where there is room for {most}: run this batch eagerly, or capture a larger bucket"
+    )]
+    TooManyRows {
+        /// The input's name.
+        input: &'static str,
+        /// Rows given.
+        rows: usize,
+        /// Rows there is room for.
+        most: usize,
+    },
+}

@@ -3,8 +3,7 @@
 use super::scope::Scope;
 use crate::capture::forward::frame::{self, Frame, Kind, Source};
 use crate::capture::record::recorder::Recorder;
-use crate::capture::record::session::next_recording;
-use crate::driver::Stream;
+use crate::driver::{RecordingId, Stream};
 use crate::error::{Misuse, Result};
 use crate::memory::trace::Trace;
 use crate::pool::CapturePool;
@@ -27,7 +26,7 @@ pub fn trace<'env, T>(
     }
     pool.context().expect_same(stream.context(), "stream")?;
     let tracer = Tracer::new();
-    let recorder = Recorder::tracing(pool.handle().clone(), stream.clone(), next_recording(), tracer.clone())?;
+    let recorder = Recorder::tracing(pool.handle().clone(), stream.clone(), RecordingId::next(), tracer.clone())?;
     let address: *const Recorder<'env> = &recorder;
     let source = Source::Traced(tracer.clone());
     // The frame holds the recorder's address without its lifetime; it is off the stack before the recorder is gone.

@@ -22,6 +22,7 @@ mod memory_pool;
 mod memset_nodes;
 mod module;
 pub(crate) mod open_capture;
+mod recording_id;
 mod stream;
 
 pub use crate::kernels::LaunchConfig;
@@ -38,4 +39,5 @@ pub use graph::{Graph, NodeCounts};
 pub use memory_pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 pub(crate) use module::is_module;
 pub use module::{Kernel, Module, ParameterInfo};
+pub(crate) use recording_id::RecordingId;
 pub use stream::{Stream, StreamKind, StreamOptions};

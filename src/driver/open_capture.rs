@@ -8,6 +8,7 @@ use super::capture_mode::CaptureMode;
 use super::context::Context;
 use super::event::Event;
 use super::launch_list::LaunchList;
+use super::recording_id::RecordingId;
 use super::stream::Stream;
 use crate::error::{Misuse, Result};
 use crate::kernels::LaunchConfig;
@@ -25,7 +26,7 @@ struct State {
     stream: Stream,
     serial: u64,
     /// The recording that the segment belongs to.
-    recording: u64,
+    recording: Option<RecordingId>,
     /// How many operations of the crate went into the segment so far.
     operations: usize,
     kept: Vec<KeepAlive>,
@@ -36,7 +37,7 @@ struct State {
 }
 
 impl State {
-    fn new(stream: &Stream, serial: u64, recording: u64) -> State {
+    fn new(stream: &Stream, serial: u64, recording: Option<RecordingId>) -> State {
         State {
             stream: stream.clone(),
             serial,
@@ -93,7 +94,7 @@ pub(crate) struct Failed {
 impl OpenCapture {
     /// Opens a segment on the stream
     /// ([`cuStreamBeginCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
-    pub(crate) fn open(stream: &Stream, mode: CaptureMode, recording: u64) -> Result<OpenCapture> {
+    pub(crate) fn open(stream: &Stream, mode: CaptureMode, recording: RecordingId) -> Result<OpenCapture> {
         let context = stream.context();
         if is_open() {
             return Err(Misuse::NestedCapture.into());
@@ -107,7 +108,7 @@ impl OpenCapture {
             return Err(error.into());
         }
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
-        let state = State::new(stream, serial, recording);
+        let state = State::new(stream, serial, Some(recording));
         OPEN.with_borrow_mut(|open| *open = Some(state));
         IS_OPEN.set(true);
         Ok(OpenCapture { stream: stream.clone(), closed: false, _thread: PhantomData })
@@ -157,7 +158,7 @@ impl OpenCapture {
         // SAFETY: a live stream and a valid place.
         let ended = unsafe { context.driver().cuStreamEndCapture(self.stream.as_raw(), &mut graph) };
         IS_OPEN.set(false);
-        let state = OPEN.with_borrow_mut(Option::take).unwrap_or_else(|| State::new(&self.stream, 0, 0));
+        let state = OPEN.with_borrow_mut(Option::take).unwrap_or_else(|| State::new(&self.stream, 0, None));
         context.capture_closed();
         let graph = match ended {
             Ok(()) if graph.is_null() => Err(CallError::Failed {
@@ -239,7 +240,7 @@ pub(crate) struct LaunchRecorder<'a> {
     noted: &'a mut LaunchList,
     kept: &'a mut Vec<KeepAlive>,
     operations: &'a mut usize,
-    recording: u64,
+    recording: Option<RecordingId>,
 }
 
 impl<'a> LaunchRecorder<'a> {
@@ -269,8 +270,8 @@ impl<'a> LaunchRecorder<'a> {
 
     /// Keeps something, unless it was made in the recording that the notes are of.
     #[inline]
-    pub(crate) fn keep_unless_own(&mut self, made_in: u64, what: impl FnOnce() -> KeepAlive) {
-        if self.recording != made_in || made_in == 0 {
+    pub(crate) fn keep_unless_own(&mut self, made_in: Option<RecordingId>, what: impl FnOnce() -> KeepAlive) {
+        if made_in.is_none() || self.recording != made_in {
             keep(self.kept, &what());
         }
     }
@@ -286,15 +287,15 @@ pub(crate) fn keep(kept: &mut Vec<KeepAlive>, what: &KeepAlive) {
 
 /// Keeps something for the open segment, if there is one, unless it was made in the recording that the segment belongs to.
 #[inline]
-pub(crate) fn keep_in_segment(made_in: u64, what: impl FnOnce() -> KeepAlive) {
+pub(crate) fn keep_in_segment(made_in: Option<RecordingId>, what: impl FnOnce() -> KeepAlive) {
     if is_open() {
         keep_unless_own(made_in, what);
     }
 }
 
-fn keep_unless_own(made_in: u64, what: impl FnOnce() -> KeepAlive) {
+fn keep_unless_own(made_in: Option<RecordingId>, what: impl FnOnce() -> KeepAlive) {
     OPEN.with_borrow_mut(|open| {
-        if let Some(state) = open.as_mut().filter(|state| state.recording != made_in || made_in == 0) {
+        if let Some(state) = open.as_mut().filter(|state| made_in.is_none() || state.recording != made_in) {
             keep(&mut state.kept, &what());
         }
     });

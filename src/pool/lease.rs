@@ -108,7 +108,7 @@ impl ScratchLease {
             address: at,
             bytes,
             context: Some(context),
-            recording: 0,
+            recording: None,
             hold: Hold::Nothing(self.loan.clone()),
         };
         Ok(Tensor::of_storage(storage, dtype, layout))

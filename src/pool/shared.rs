@@ -7,7 +7,7 @@ use super::slabs::{Slab, SlabSource};
 use super::suspend::Persistent;
 use crate::capture::composite::shared::SharedExecs;
 use crate::driver::open_capture::KeepAlive;
-use crate::driver::{Context, Event, MemoryPool, Stream, StreamOptions};
+use crate::driver::{Context, Event, MemoryPool, RecordingId, Stream, StreamOptions};
 use crate::error::{Error, Misuse, OutOfMemory, Result, TensorError};
 use crate::memory::allocator::{BlockOptions, Blocks, Growth, SLAB_BYTES, StreamKey, TooLarge};
 use crate::memory::planned_range::{Divergence, Planned, Served};
@@ -222,7 +222,7 @@ impl PoolShared {
     }
 
     /// Keeps the pool's memory from being unmapped.
-    pub(crate) fn as_kept(self: &Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+    pub(crate) fn retain_mapping(self: &Arc<Self>) -> Arc<dyn Any + Send + Sync> {
         self.mapped.fetch_add(1, Ordering::AcqRel);
         Arc::new(Mapped { pool: self.clone() })
     }
@@ -231,14 +231,14 @@ impl PoolShared {
     pub(crate) fn tensor(
         self: &Arc<Self>,
         key: StreamKey,
-        recording: u64,
+        recording: RecordingId,
         dtype: DType,
         shape: &[usize],
     ) -> Result<Tensor> {
         let layout = Layout::contiguous(shape)?;
         let bytes = layout.elements() * dtype.size();
         let (block, address) = self.take(key, bytes)?;
-        Ok(self.tensor_at(block, address, bytes, recording, dtype, layout))
+        Ok(self.tensor_at(block, address, bytes, Some(recording), dtype, layout))
     }
 
     pub(super) fn tensor_at(
@@ -246,7 +246,7 @@ impl PoolShared {
         block: BlockRef,
         address: u64,
         bytes: usize,
-        recording: u64,
+        recording: Option<RecordingId>,
         dtype: DType,
         layout: Layout,
     ) -> Tensor {

@@ -31,7 +31,7 @@ impl CapturePool {
         let bytes = layout.elements() * dtype.size();
         let (block, address) = inner.take_outside(bytes)?;
         // From here on the block goes back with the tensor.
-        let tensor = inner.tensor_at(block, address, bytes, 0, dtype, layout);
+        let tensor = inner.tensor_at(block, address, bytes, None, dtype, layout);
         if let BlockRef::Block(id) = block {
             inner.state().persistent.push(Persistent { id, address, bytes, saved: None });
         }

@@ -1,7 +1,7 @@
 //! Tracing a forward: its tensors are ordinary stream-ordered memory, and the order in which they come and go is written down.
 
 use super::shared::PoolShared;
-use crate::driver::Stream;
+use crate::driver::{RecordingId, Stream};
 use crate::error::Result;
 use crate::memory::trace::{Role, Trace};
 use crate::tensor::storage::{Hold, Storage, TraceObserver};
@@ -61,7 +61,7 @@ impl PoolShared {
         &self,
         tracer: &Arc<Tracer>,
         role: Role,
-        recording: u64,
+        recording: Option<RecordingId>,
         stream: &Stream,
         dtype: DType,
         shape: &[usize],

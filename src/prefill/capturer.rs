@@ -189,7 +189,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             check_outputs(&self.outputs, &outputs, bucket)?;
             Ok(outputs)
         })?;
-        let outputs = outputs.iter().map(|output| output.unheld(self.pool.handle().as_kept())).collect();
+        let outputs = outputs.iter().map(|output| output.unheld(self.pool.handle().retain_mapping())).collect();
         if !run_through {
             let _ = capture.replay(stream)?;
             if capture.patch_stats().execs > 0 && bucket > 1 {

@@ -84,7 +84,7 @@ impl Tensor {
             address: memory.as_ptr() as u64,
             bytes: bytes.len(),
             context: None,
-            recording: 0,
+            recording: None,
             hold: Hold::Host(memory),
         };
         Ok(Tensor::of_storage(storage, T::DTYPE, layout))

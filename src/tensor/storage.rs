@@ -1,6 +1,6 @@
 //! Where a tensor's bytes lie, and who gives them back.
 
-use crate::driver::{Context, DeviceBuffer, Event};
+use crate::driver::{Context, DeviceBuffer, Event, RecordingId};
 use crate::error::Result;
 use std::any::Any;
 use std::fmt;
@@ -12,8 +12,8 @@ pub(crate) struct Storage {
     pub(crate) bytes: usize,
     /// `None` for host memory.
     pub(crate) context: Option<Context>,
-    /// The recording in which it was taken from a capture pool, or 0. That recording's own segments write it anew on every replay.
-    pub(crate) recording: u64,
+    /// The recording in which it was taken from a capture pool, if it was. That recording's own segments write it anew on every replay.
+    pub(crate) recording: Option<RecordingId>,
     pub(crate) hold: Hold,
 }
 
@@ -63,7 +63,7 @@ impl Storage {
             address: buffer.address(),
             bytes: buffer.bytes(),
             context: Some(buffer.context().clone()),
-            recording: 0,
+            recording: None,
             hold: Hold::Buffer(buffer),
         }
     }

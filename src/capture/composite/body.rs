@@ -11,7 +11,7 @@ use crate::capture::program::BreakStep;
 use crate::capture::record::recorder::why_segment_failed;
 use crate::driver::launch_list::LaunchList;
 use crate::driver::open_capture::{BodyCapture, Failed, KeepAlive, OpenCapture, keep};
-use crate::driver::{CaptureMode, Graph, Stream, is_module};
+use crate::driver::{CaptureMode, Graph, RecordingId, Stream, is_module};
 use crate::error::{Error, Misuse, Result};
 use crate::pool::PoolHandle;
 use crate::sys::CUresult;
@@ -29,7 +29,7 @@ pub(crate) struct Recording<'a> {
 pub(crate) struct PatchedPart<'env> {
     pub(crate) step: BreakStep<'env>,
     scratch: Arc<Scratch>,
-    recording: u64,
+    recording: RecordingId,
     /// Whether its launches are noted; for good no longer once it has enqueued anything else.
     pub(crate) notes: bool,
     /// Of this replay, until it is part of an exec.
@@ -56,7 +56,7 @@ pub(crate) enum Work {
 }
 
 impl<'env> PatchedPart<'env> {
-    pub(crate) fn new(step: BreakStep<'env>, scratch: Arc<Scratch>, recording: u64) -> PatchedPart<'env> {
+    pub(crate) fn new(step: BreakStep<'env>, scratch: Arc<Scratch>, recording: RecordingId) -> PatchedPart<'env> {
         let (kept, modules) = (Vec::new(), Vec::new());
         PatchedPart { step, scratch, recording, notes: true, body: None, kept, modules, spare: BodyCapture::default() }
     }

@@ -1,6 +1,6 @@
 //! Where the temporaries of patched breaks lie: at the same addresses on every replay.
 
-use crate::driver::Context;
+use crate::driver::{Context, RecordingId};
 use crate::error::{Error, Result};
 use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
@@ -20,7 +20,7 @@ pub(crate) struct Scratch {
     /// What was asked for in vain, in bytes; 0 where all was served.
     exceeded: AtomicUsize,
     context: Context,
-    recording: u64,
+    recording: RecordingId,
     /// Keeps the pool's memory mapped.
     _pool: Arc<dyn Any + Send + Sync>,
 }
@@ -30,7 +30,7 @@ impl Scratch {
     pub(crate) fn new(
         region: Option<&Tensor>,
         context: &Context,
-        recording: u64,
+        recording: RecordingId,
         pool: Arc<dyn Any + Send + Sync>,
     ) -> Arc<Scratch> {
         Arc::new(Scratch {
@@ -73,7 +73,7 @@ impl Scratch {
             address: self.address + start as u64,
             bytes,
             context: Some(self.context.clone()),
-            recording: self.recording,
+            recording: Some(self.recording),
             hold: Hold::Nothing(self.clone()),
         };
         Ok(Tensor::of_storage(storage, dtype, layout))

@@ -4,7 +4,7 @@
 use crate::capture::composite::scratch::Scratch;
 use crate::capture::record::recorder::Recorder;
 use crate::capture::scope::Scope;
-use crate::driver::{Stream, open_capture};
+use crate::driver::{RecordingId, Stream, open_capture};
 use crate::error::{Error, Misuse, Result};
 use crate::memory::allocator::StreamKey;
 use crate::memory::trace::Role;
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     /// A recording, or a trace of one.
     Recording {
         /// Its number.
-        number: u64,
+        number: RecordingId,
         /// Where its tensors come from.
         source: Source,
         /// What records. Valid as long as the frame is on the stack.
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     /// The operation of an inline break: part of its recording's segment, and breaks of its own run straight through.
     Inline {
         /// The recording's number.
-        number: u64,
+        number: RecordingId,
         /// Where its tensors come from.
         source: Source,
     },
@@ -64,14 +64,14 @@ impl Source {
         &self,
         pool: &PoolHandle,
         stream: &Stream,
-        number: u64,
+        number: RecordingId,
         role: Role,
         dtype: DType,
         shape: &[usize],
     ) -> Result<Tensor> {
         match self {
             Source::Blocks(key) => pool.tensor(*key, number, dtype, shape),
-            Source::Traced(tracer) => pool.traced(tracer, role, number, stream, dtype, shape),
+            Source::Traced(tracer) => pool.traced(tracer, role, Some(number), stream, dtype, shape),
         }
     }
 }
@@ -158,7 +158,7 @@ pub fn empty(dtype: DType, shape: &[usize]) -> Result<Tensor> {
     let (kind, stream, pool) = innermost(|frame| (frame.kind.clone(), frame.stream.clone(), frame.pool.clone()))?;
     match kind {
         Kind::Eager(None) => pool.temporary(&stream, dtype, shape),
-        Kind::Eager(Some(tracer)) => pool.traced(&tracer, Role::Scratch, 0, &stream, dtype, shape),
+        Kind::Eager(Some(tracer)) => pool.traced(&tracer, Role::Scratch, None, &stream, dtype, shape),
         Kind::Body(scratch) => scratch.tensor(dtype, shape),
         Kind::Recording { number, source, .. } | Kind::Inline { number, source } => {
             source.tensor(&pool, &stream, number, Role::Intermediate, dtype, shape)

@@ -7,7 +7,7 @@ use crate::capture::composite::{Composite, CompositeOptions, Part, PatchedPart, 
 use crate::capture::forward::frame::{self, Frame, Kind, Source};
 use crate::capture::program::{BreakStep, Operation, Program, Step};
 use crate::driver::open_capture::{Failed, OpenCapture};
-use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, Stream};
+use crate::driver::{CaptureMode, Graph, GraphExec, InstantiateFlags, RecordingId, Stream};
 use crate::error::{Error, Misuse, Result, TensorError};
 use crate::memory::trace::Role;
 use crate::pool::PoolHandle;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// A recording under way.
 pub(crate) struct Recorder<'env> {
-    pub(crate) number: u64,
+    pub(crate) number: RecordingId,
     pub(crate) pool: PoolHandle,
     pub(crate) stream: Stream,
     pub(crate) source: Source,
@@ -49,7 +49,7 @@ struct Building<'env> {
 
 impl<'env> Recorder<'env> {
     pub(crate) fn new(
-        number: u64,
+        number: RecordingId,
         pool: PoolHandle,
         stream: Stream,
         source: Source,
@@ -95,7 +95,7 @@ impl<'env> Recorder<'env> {
     }
 
     /// Runs a forward as a recording does, without capturing: what it asks of the pool is written down.
-    pub(crate) fn tracing(pool: PoolHandle, stream: Stream, number: u64, tracer: Arc<Tracer>) -> Result<Self> {
+    pub(crate) fn tracing(pool: PoolHandle, stream: Stream, number: RecordingId, tracer: Arc<Tracer>) -> Result<Self> {
         let source = Source::Traced(tracer);
         Recorder::new(number, pool, stream, source, &CaptureOptions::default())
     }
@@ -288,7 +288,7 @@ impl<'env> Recorder<'env> {
     /// Records a break's body for the first time.
     fn add_patched(&self, step: BreakStep<'env>, region: Option<&Tensor>) -> Result<()> {
         let side = self.pool.recording_stream(&self.stream)?;
-        let scratch = Scratch::new(region, self.stream.context(), self.number, self.pool.as_kept());
+        let scratch = Scratch::new(region, self.stream.context(), self.number, self.pool.retain_mapping());
         let (name, index) = (step.options.name.to_string(), step.index);
         let mut part = PatchedPart::new(step, scratch, self.number);
         // More scratch than the time before: what it takes is not known then.
@@ -394,10 +394,10 @@ impl<'env> Recorder<'env> {
     /// replay, before the break: there the block is not held, only the pool. Everything else is held.
     fn hold(&self, tensor: &Tensor) -> Tensor {
         let storage = tensor.storage();
-        if storage.recording != self.number || tensor.place() == Location::Host {
+        if storage.recording != Some(self.number) || tensor.place() == Location::Host {
             return tensor.clone();
         }
-        tensor.unheld(self.pool.as_kept())
+        tensor.unheld(self.pool.retain_mapping())
     }
 
     /// Ends the last segment and hands the program over.

@@ -5,17 +5,10 @@ use crate::capture::forward::frame::{self, Frame, FrameGuard, Kind, Source};
 use crate::capture::record::recorder::Recorder;
 use crate::capture::scope::Scope;
 use crate::capture::state::State;
-use crate::driver::{Event, Stream};
+use crate::driver::{Event, RecordingId, Stream};
 use crate::error::{CaptureError, Error, Misuse, PoolBytes, Result};
 use crate::pool::PoolHandle;
 use crate::sys::{CUresult, CallError, first_failure};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A number that no other recording has, so that memory taken in one can be told from that of another.
-pub(crate) fn next_recording() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
 
 impl<'env> BreakableCapture<'env> {
     /// Records a forward. Its operations go to the scope's stream and are recorded as segments; its breaks run now, and again on every replay.
@@ -42,7 +35,7 @@ impl<'env> BreakableCapture<'env> {
         let mut turn = pool.lock()?;
         let stream = self.stream.clone();
         let recorder = Recorder::new(
-            next_recording(),
+            RecordingId::next(),
             pool.clone(),
             stream.clone(),
             Source::Blocks(pool.key_of(&stream)?),
@@ -68,7 +61,7 @@ impl<'env> BreakableCapture<'env> {
                 session.over = true;
                 pool.end_recording(true);
                 session.capture.state = recording.end(true);
-                session.capture.mapped = Some(pool.as_kept());
+                session.capture.mapped = Some(pool.retain_mapping());
                 Ok(value)
             }
             Err(error) => Err(session.fail(error)),

@@ -16,7 +16,9 @@ mod support;
 
 use breakable_cuda_graph::driver::{Graph, GraphExec, InstantiateFlags};
 use breakable_cuda_graph::sys::CUstreamCaptureMode;
-use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, Tensor, current_stream};
+use breakable_cuda_graph::{
+    BreakKind, BreakableCapture, CaptureOptions, CapturePool, DType, GraphOptions, Tensor, current_stream,
+};
 use clap::Parser;
 use common::Common;
 use measure::quartiles;
@@ -92,7 +94,7 @@ fn buckets(
     program: &Program,
     (name, kind, share): (&str, BreakKind, bool),
 ) -> Result<(), Box<dyn Error>> {
-    let options = || CaptureOptions::default().share_execs(share);
+    let options = || CaptureOptions::default().graph(GraphOptions::default().share_execs(share));
     // The first takes the pool's memory, and what the driver loads with a first graph of a kind. It goes again: only its pool stays.
     let first = program.capture(kind, Launches::Prepared, options())?;
     let execs = first.num_launches();
@@ -275,7 +277,7 @@ fn memsets(arguments: &Arguments, program: &Program) -> Result<(), Box<dyn Error
     let pool = CapturePool::new(&program.context)?;
     let capture = |memset_as_kernel: bool, pairs: usize| -> Result<_, Box<dyn Error>> {
         let mut options = CaptureOptions::default();
-        options.memset_as_kernel = memset_as_kernel;
+        options.graph.memset_as_kernel = memset_as_kernel;
         let mut capture = BreakableCapture::with_options(&pool, options)?;
         capture.record(stream, |_| {
             let recorded_on = current_stream()?;

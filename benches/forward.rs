@@ -226,7 +226,7 @@ impl<'m> Setup<'m> {
             };
             let mut options = CaptureOptions::default();
             // The frozen graph is the driver's own, as a plain capture gives it.
-            options.memset_as_kernel = kind != BreakKind::Inline;
+            options.graph.memset_as_kernel = kind != BreakKind::Inline;
             let mut capture = BreakableCapture::with_options(&self.pool, options)?;
             let (layers, product) = (self.layers, self.product);
             let output = active_forward(&self.batches[0], || {

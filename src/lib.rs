@@ -16,9 +16,9 @@ pub mod sys;
 pub mod tensor;
 
 pub use capture::{
-    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Outputs, PatchStats,
-    ReplayOptions, Replayed, Scope, active_forward, break_here, break_point, current_forward_ctx, current_stream,
-    eager, empty, forbid_in_segment, is_capturing, trace,
+    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, GraphOptions, Outputs,
+    PatchStats, Reconfigure, ReplayOptions, Replayed, Scope, active_forward, break_here, break_point,
+    current_forward_ctx, current_stream, eager, empty, forbid_in_segment, is_capturing, trace,
 };
 pub use driver::CaptureMode;
 pub use error::{CaptureError, Error, Misuse, OutOfMemory, PoolBytes, Result, TensorError};

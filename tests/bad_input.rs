@@ -13,8 +13,8 @@ use breakable_cuda_graph::sys::{
 };
 use breakable_cuda_graph::tensor::Layout;
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, Misuse, PoolOptions, ReplayOptions,
-    Result, Tensor, TensorError, break_point, current_stream, eager, empty, scrub_padding_tail,
+    BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, GraphOptions, Misuse, PoolOptions,
+    ReplayOptions, Result, Tensor, TensorError, break_point, current_stream, eager, empty, scrub_padding_tail,
 };
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -433,7 +433,7 @@ fn a_forbidden_call_in_a_segment_is_named_with_its_place() {
     for_each_seed(|rig| {
         let input = rig.random(1, &[4, WIDTH]);
         for mode in [CaptureMode::ThreadLocal, CaptureMode::Global] {
-            let options = CaptureOptions::default().name("decoder").bucket(4).mode(mode);
+            let options = CaptureOptions::default().name("decoder").bucket(4).graph(GraphOptions::default().mode(mode));
             let mut capture = BreakableCapture::with_options(&rig.pool, options).expect("a capture");
             let recorded = capture.record(&rig.stream, |scope| {
                 let ops = rig.ops.clone();

@@ -63,7 +63,7 @@ fn record<'env>(rig: &'env Rig, options: CaptureOptions, x: &Tensor) -> Result<(
 
 fn options(memset_as_kernel: bool) -> CaptureOptions {
     let mut options = CaptureOptions::default();
-    options.memset_as_kernel = memset_as_kernel;
+    options.graph.memset_as_kernel = memset_as_kernel;
     options
 }
 
@@ -127,7 +127,7 @@ fn kernels_that_zero_have_priorities() {
     for (flags, set) in [(InstantiateFlags::default(), 0), (InstantiateFlags::USE_NODE_PRIORITY, 5)] {
         let before = watch.count(Call::cuGraphKernelNodeSetAttribute);
         let mut options = options(true);
-        options.instantiate = flags;
+        options.graph.instantiate = flags;
         let (mut capture, out) = record(&rig, options, &x).expect("a recording");
         assert_eq!(counts(capture.report().nodes), (8, 0));
         assert_eq!(watch.count(Call::cuGraphKernelNodeSetAttribute) - before, set);

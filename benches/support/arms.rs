@@ -3,7 +3,7 @@
 use crate::bare::{BareLoop, BarePatched};
 use crate::program::{Launches, Program};
 use breakable_cuda_graph::driver::InstantiateFlags;
-use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions};
+use breakable_cuda_graph::{BreakKind, BreakableCapture, CaptureOptions, Reconfigure};
 use std::error::Error;
 use std::hint::black_box;
 
@@ -67,9 +67,11 @@ impl Contender {
         Ok(match arm.what {
             What::Capture { kind, launches, configs, priorities } => {
                 let mut options = CaptureOptions::default();
-                options.max_recorded_configs = configs;
+                if configs > 1 {
+                    options.graph = options.graph.reconfigure(Reconfigure::AnotherExec);
+                }
                 if priorities {
-                    options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
+                    options.graph.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
                 }
                 Contender::Capture(Box::new(program.capture(kind, launches, options)?))
             }

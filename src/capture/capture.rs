@@ -1,174 +1,75 @@
-//! [`BreakableCapture`].
+//! [`BreakableCapture`]: a forward pass that is recorded once and replayed as often as wanted.
 
+use super::composite::PatchStats;
+use super::forward::allocator::Allocator;
+use super::forward::frame::{self, Frame};
+use super::options::CaptureOptions;
 use super::program::{Program, Step};
+use super::record::session::{Session, refuse_nested};
+use super::replay::run;
+use super::report::CaptureReport;
+use super::scope::Scope;
 use super::state::State;
-use crate::capture::composite::PatchStats;
-use crate::driver::{CaptureMode, Context, GraphExec, InstantiateFlags, KeepAlive, NodeCounts, Stream};
+use crate::driver::{Context, GraphExec, KeepAlive, Stream, StreamKind};
 use crate::error::{Misuse, Result};
-use crate::memory::TracePlan;
 use crate::pool::CapturePool;
 use std::fmt;
-
-/// Whether segments run while they are recorded.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[non_exhaustive]
-pub enum CaptureExecution {
-    /// No: the inputs of breaks are undefined at capture time, and so is the first result.
-    #[default]
-    Record,
-    /// Each segment is launched as soon as it is instantiated: breaks see real data, and the first result is valid.
-    RunThrough,
-}
-
-/// How a forward is captured.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct CaptureOptions {
-    /// A name for errors and reports.
-    pub name: Option<String>,
-    /// The bucket that it is for, in rows, for errors and reports.
-    pub bucket: Option<usize>,
-    /// Which calls are forbidden while a segment is open.
-    pub mode: CaptureMode,
-    /// Whether segments run while they are recorded.
-    pub execution: CaptureExecution,
-    /// The stream to record on. `None`: the pool's capture stream, which lets captures of one pool share memory.
-    pub stream: Option<Stream>,
-    /// How segments are instantiated.
-    pub instantiate: InstantiateFlags,
-    /// Where its blocks go, in memory that the pool took with [`CapturePool::take_plan`]. A recording that differs from the trace is captured all the
-    /// same, with more memory: see [`CapturePool::last_divergence`].
-    pub plan: Option<TracePlan>,
-    /// The most execs of one composite of patched breaks, each for bodies of another shape: other nodes, as a library may have for other sizes. Beyond it
-    /// a composite is launched part by part.
-    pub max_recorded_shapes: usize,
-    /// The most of those execs for bodies of the same nodes, each for other launch configurations: kernels, grids, blocks, shared memory. The driver
-    /// takes 0.2 µs to set a node's arguments, and about 1.3 µs to set a configuration and to launch with it
-    /// ([`cuGraphExecKernelNodeSetParams`, `cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)); where a few
-    /// configurations recur, an exec for each saves that at the price of its memory, and the replay that first has one makes it. A composite has at most
-    /// [`max_recorded_shapes`](CaptureOptions::max_recorded_shapes) times so many execs; when there are as many as allowed, the one least recently used
-    /// is set. It does nothing with [`share_execs`](CaptureOptions::share_execs). 1 by default.
-    ///
-    /// Better still is a grid that is the same in every replay: the largest that the bucket needs, with the real size as an argument.
-    pub max_recorded_configs: usize,
-    /// One in so many of a composite's patched breaks is launched ahead of the rest with the segments around it, so that the device begins while the other
-    /// bodies are recorded: the latency of a replay from idle is shorter by most of its host time, and there is one launch more. A composite of fewer
-    /// breaks is one launch; with 0 all are. 8 by default.
-    pub early_launch_divisor: usize,
-    /// Whether kernel nodes take the place of memset nodes of segments that make up to 1 MiB of the context's device memory zero
-    /// ([`cuGraphAddKernelNode`, `cuGraphDestroyNode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)). The driver launches a
-    /// graph of kernels in a few microseconds of host time; each memset costs it 1 to 2 more at every launch, and libraries enqueue them (cuBLAS zeroes
-    /// the counters of some of its products). On by default. Memsets stay where the driver can't tell a graph's edges.
-    pub memset_as_kernel: bool,
-    /// Whether captures of the pool take turns in common execs. Those whose graphs have the same nodes, as buckets of one model do, then need the
-    /// device memory of one; a replay after another capture's takes longer by a
-    /// [`cuGraphExecUpdate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) of all nodes, counted in
-    /// [`PatchStats::switched`], and each of its launches takes a lock, which waits only while another such capture is dropped. Off by default.
-    pub share_execs: bool,
-}
-
-impl Default for CaptureOptions {
-    fn default() -> CaptureOptions {
-        CaptureOptions {
-            name: None,
-            bucket: None,
-            mode: CaptureMode::default(),
-            execution: CaptureExecution::default(),
-            stream: None,
-            instantiate: InstantiateFlags::default(),
-            plan: None,
-            max_recorded_shapes: 8,
-            max_recorded_configs: 1,
-            early_launch_divisor: 8,
-            memset_as_kernel: true,
-            share_execs: false,
-        }
-    }
-}
-
-impl CaptureOptions {
-    /// With a name.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// For a bucket of this many rows.
-    #[must_use]
-    pub fn bucket(mut self, rows: usize) -> Self {
-        self.bucket = Some(rows);
-        self
-    }
-
-    /// In this mode.
-    #[must_use]
-    pub fn mode(mut self, mode: CaptureMode) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// With segments run or not.
-    #[must_use]
-    pub fn execution(mut self, execution: CaptureExecution) -> Self {
-        self.execution = execution;
-        self
-    }
-
-    /// On this stream.
-    #[must_use]
-    pub fn stream(mut self, stream: &Stream) -> Self {
-        self.stream = Some(stream.clone());
-        self
-    }
-
-    /// With execs shared by the captures of the pool or not.
-    #[must_use]
-    pub fn share_execs(mut self, share: bool) -> Self {
-        self.share_execs = share;
-        self
-    }
-
-    /// With blocks at planned places.
-    #[must_use]
-    pub fn plan(mut self, plan: &TracePlan) -> Self {
-        self.plan = Some(plan.clone());
-        self
-    }
-}
 
 /// A forward pass as an ordered list of segments and breaks. Recorded once, replayed as often as wanted.
 ///
 /// `'env` is what its breaks borrow. It is `Send`: it can be replayed from any thread, whatever is current there.
 pub struct BreakableCapture<'env> {
     // The program goes first when the capture is dropped: its execs refer to the pool.
-    pub(crate) program: Program<'env>,
+    program: Program<'env>,
     /// What it was asked to keep; dropped after the program.
     keep: Vec<KeepAlive>,
     /// Keeps the pool's memory mapped, once there are execs that refer to it.
-    pub(crate) mapped: Option<KeepAlive>,
-    pub(crate) state: State,
-    pub(crate) options: CaptureOptions,
-    pub(crate) stream: Stream,
-    pub(crate) pool: CapturePool,
+    mapping: Option<KeepAlive>,
+    state: State,
+    options: CaptureOptions,
+    stream: Stream,
+    pool: CapturePool,
 }
 
-/// What a capture is made of, as plain data.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// How a replay runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct CaptureReport {
-    /// Its name.
-    pub name: Option<String>,
-    /// Its bucket in rows.
-    pub bucket: Option<usize>,
-    /// Segments and breaks: `2n + 1` for n breaks.
-    pub segments: usize,
-    /// The breaks' names, in order.
-    pub breaks: Vec<String>,
-    /// Execs that a replay launches.
-    pub launches: usize,
-    /// The segments' nodes, as they are launched: see [`CaptureOptions::memset_as_kernel`].
-    pub nodes: NodeCounts,
+pub struct ReplayOptions {
+    /// The valid rows of the batch. The rows after them are the padded tail: after each landing the handoff's tail is zero. `None`: all rows are
+    /// real. Zero: all are padding.
+    pub valid_rows: Option<usize>,
+}
+
+impl ReplayOptions {
+    /// With this many valid rows.
+    #[must_use]
+    pub fn valid_rows(mut self, rows: usize) -> Self {
+        self.valid_rows = Some(rows);
+        self
+    }
+}
+
+/// A replay that was enqueued. The outputs hold its results, in the stream's order, until the next replay of any capture of the pool.
+#[derive(Debug)]
+#[must_use = "the results are valid until the next replay of the pool: `check` tells whether there was one"]
+pub struct Replayed<'a> {
+    pool: &'a CapturePool,
+    number: u64,
+}
+
+impl Replayed<'_> {
+    /// Its number in the pool.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the results are still this replay's.
+    ///
+    /// # Errors
+    /// [`Misuse::OutputsOverwritten`] after a later replay or recording of the pool.
+    pub fn check(&self) -> Result<()> {
+        if self.pool.handle().latest_replay() == self.number { Ok(()) } else { Err(Misuse::OutputsOverwritten.into()) }
+    }
 }
 
 impl fmt::Debug for BreakableCapture<'_> {
@@ -208,13 +109,92 @@ impl<'env> BreakableCapture<'env> {
         stream.refuse_for_capture()?;
         Ok(BreakableCapture {
             keep: Vec::new(),
-            mapped: None,
+            mapping: None,
             program: Program::default(),
             state: State::New,
             options,
             stream,
             pool: pool.clone(),
         })
+    }
+
+    /// Records a forward. Its operations go to the scope's stream and are recorded as segments; its breaks run now, and again on every replay.
+    ///
+    /// The capture stream first waits for what is on `caller`, and `caller` then waits for the capture stream. The tensors that the forward
+    /// returns are its outputs: they lie in the pool, and each replay writes them anew.
+    ///
+    /// Run the forward once or twice before, with [`eager`](super::eager): what a library creates at its first use (handles, workspaces, lazily
+    /// loaded kernels) can't be created in a segment.
+    ///
+    /// # Errors
+    /// [`Misuse::NestedCapture`], [`Misuse::AlreadyRecorded`], [`Misuse::Poisoned`], [`Misuse::PoolBusy`], [`Misuse::PoolReleased`] and [`Misuse::PoolLent`]
+    /// before anything is done.
+    /// [`Error::Capture`] with the first cause, segment and operation when the forward, a break or a driver call fails: then the segment is
+    /// ended, everything recorded is released, the pool and the thread are as before, the streams can be used, and this capture is poisoned.
+    /// The same is done when the forward panics.
+    pub fn record<T>(&mut self, caller: &Stream, forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>) -> Result<T> {
+        refuse_nested()?;
+        self.pool.context().expect_same(caller.context(), "caller's stream")?;
+        self.state.begin()?;
+        let pool = self.pool.handle().clone();
+        let mut session = Session::begin(&pool, &self.stream, caller, &self.options)?;
+        // It stays so on errors, and when the forward panics.
+        self.state = State::Poisoned;
+        let recorded = session.open().and_then(|()| {
+            let value = forward(&Scope::recording(session.recorder()))?;
+            Ok((session.end(caller)?, value))
+        });
+        match recorded {
+            Ok(((program, mapping), value)) => {
+                (self.program, self.mapping, self.state) = (program, Some(mapping), State::Recorded);
+                Ok(value)
+            }
+            Err(error) => Err(session.fail(error, &self.options)),
+        }
+    }
+
+    /// Replays the capture on the stream, with all rows real.
+    ///
+    /// # Errors
+    /// As for [`replay_with`](BreakableCapture::replay_with).
+    pub fn replay(&mut self, stream: &Stream) -> Result<Replayed<'_>> {
+        self.replay_with(stream, ReplayOptions::default())
+    }
+
+    /// Replays the capture on the stream: each segment is launched and each break run, in order. Returns when all is enqueued.
+    ///
+    /// Fill the static inputs before, in the same stream's order. A replay of any other capture of the pool comes after this one on the device,
+    /// on whatever stream; a replay by another thread waits until this one is enqueued.
+    ///
+    /// # Errors
+    /// Before anything runs: [`Misuse::NotRecorded`], [`Misuse::Poisoned`], [`Misuse::ReplayWhileRecording`], [`Misuse::PoolBusy`] from inside a
+    /// break that uses the pool, [`Misuse::PoolReleased`], [`Misuse::PoolLent`], [`Misuse::LegacyStream`], [`Misuse::ContextMismatch`]. [`Error::Break`] when a break fails and
+    /// [`Error::Segment`] when a launch does: later steps do not run, the thread's state is restored, and the capture can be replayed again.
+    pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
+        self.state.replayable()?;
+        if frame::is_capturing() {
+            return Err(Misuse::ReplayWhileRecording.into());
+        }
+        if stream.kind() == StreamKind::Legacy {
+            return Err(Misuse::LegacyStream.into());
+        }
+        let pool = self.pool.handle();
+        pool.context().expect_same(stream.context(), "replay's stream")?;
+        let mut turn = pool.lock()?;
+        turn.order(stream)?;
+        let number = pool.next_replay();
+        let frame =
+            Frame { allocator: Allocator::StreamOrdered, stream: stream.clone(), pool: pool.clone(), recorder: None };
+        let _frame = frame::enter(frame);
+        // Empty without patched breaks, and then it is no allocation.
+        let mut replaced = Vec::new();
+        let ran = run(&mut self.program.steps, stream, options.valid_rows, pool, &mut replaced);
+        if !replaced.is_empty() {
+            drop(turn);
+            pool.free_after_replay(replaced);
+        }
+        ran?;
+        Ok(Replayed { pool: &self.pool, number })
     }
 
     /// Its pool.
@@ -301,5 +281,14 @@ impl<'env> BreakableCapture<'env> {
             launches: self.num_launches(),
             nodes: self.program.nodes,
         }
+    }
+}
+
+impl Drop for BreakableCapture<'_> {
+    /// The execs go before what they refer to, and that after the last replay.
+    fn drop(&mut self) {
+        let kept = self.program.take_kept();
+        self.program.steps.clear();
+        self.pool.handle().free_after_replay(kept);
     }
 }

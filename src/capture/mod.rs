@@ -1,38 +1,39 @@
 //! Recording a forward pass as segments and breaks, and replaying it.
 //!
-//! - `ambient` is the calling thread's state: the forward that runs on it, and the forward contexts that are published.
-//! - `scope` is what model code records through, explicitly ([`Scope`]) or by free functions.
-//! - `breaks` is what a break sees and returns.
-//! - `program` is the recorded list of steps.
-//! - `recorder` builds it: it ends a segment, runs and records the break, opens the next segment.
-//! - `composite` is segments and patched breaks as one exec.
-//! - `state` is the capture's life as a state machine.
-//! - `tracing` runs a forward and writes down what a recording would ask of the pool.
-//! - `capture` is [`BreakableCapture`]; `record` and `replay` are its two halves.
+//! From the bottom up:
+//! - `forward`: what a forward runs in: the thread's frames, where memory comes from, the forward contexts that are published.
+//! - `breaks`: the operations that run between segments, what they see and return.
+//! - `composite`: segments and patched breaks as one exec. `program`: the list of steps that a replay runs.
+//! - `record`: from a forward to its program. `scope`: what model code records through, explicitly or by free functions. `trace`: what a forward asks of
+//!   the pool, without recording it.
+//! - `capture`: [`BreakableCapture`]. `replay`: its loop. `options`, `report` and `state`: how it is made, what it is made of, where it is in its life.
 //!
-//! Invariants:
-//! 1. A segment is open only while the recording's frame is the thread's innermost: not in breaks.
-//! 2. Whatever way a recording ends, its segment is ended, its frame is gone, and the pool has its blocks back.
-//! 3. A step of the program refers only to memory that the program keeps: the pool, what its segments keep, what its breaks hold.
+//! Invariants C1 to C6 of `docs/DESIGN.md`, and:
+//! 1. A segment is open only while the recording's frame, or that of an inline break, is the thread's innermost: not in other breaks.
+//! 2. A step of the program refers only to memory that the program keeps: the pool, what its segments keep, what its breaks hold.
 
 mod breaks;
 #[allow(clippy::module_inception)]
 mod capture;
 pub(crate) mod composite;
 mod forward;
+mod options;
 mod program;
 mod record;
 mod replay;
+mod report;
 mod scope;
 mod state;
 mod trace;
 
-pub use breaks::{Break, BreakKind, BreakOptions, Outputs};
-pub use capture::{BreakableCapture, CaptureExecution, CaptureOptions, CaptureReport};
+pub use breaks::options::{BreakKind, BreakOptions};
+pub use breaks::outputs::Outputs;
+pub use breaks::view::Break;
+pub use capture::{BreakableCapture, ReplayOptions, Replayed};
 pub use composite::PatchStats;
-pub use forward::frame::{
-    active_forward, current_forward_ctx, current_stream, eager, empty, forbid_in_segment, is_capturing,
-};
-pub use replay::{ReplayOptions, Replayed};
-pub use scope::{Scope, break_here, break_point};
+pub use forward::context::{active_forward, current_forward_ctx};
+pub use forward::frame::{current_stream, empty, forbid_in_segment, is_capturing};
+pub use options::{CaptureExecution, CaptureOptions, GraphOptions, Reconfigure};
+pub use report::CaptureReport;
+pub use scope::{Scope, break_here, break_point, eager};
 pub use trace::trace;

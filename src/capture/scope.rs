@@ -1,11 +1,16 @@
 //! What model code records through: explicitly, by [`Scope`]; or by free functions, for code that is called deep down and knows nothing of
 //! captures. Both do the same.
 
-use super::breaks::{Break, BreakOptions, Outputs};
-use crate::capture::forward::frame;
-use crate::capture::record::recorder::Recorder;
+use super::breaks::options::BreakOptions;
+use super::breaks::outputs::Outputs;
+use super::breaks::view::Break;
+use super::forward::allocator::Allocator;
+use super::forward::context;
+use super::forward::frame::{self, Frame};
+use super::record::recorder::Recorder;
 use crate::driver::Stream;
-use crate::error::{Error, Misuse, Result};
+use crate::error::{Misuse, Result};
+use crate::pool::CapturePool;
 use crate::tensor::padding::land;
 use crate::tensor::{DType, Tensor};
 use std::any::Any;
@@ -23,17 +28,16 @@ pub struct Scope<'r, 'env> {
 
 impl<'r, 'env> Scope<'r, 'env> {
     pub(crate) fn recording(recorder: &'r Recorder<'env>) -> Self {
-        Scope { recorder: Some(recorder), depth: frame::depth(), _thread: PhantomData }
+        Scope { recorder: Some(recorder), depth: context::depth(), _thread: PhantomData }
     }
 
-    pub(crate) fn eager() -> Self {
-        Scope { recorder: None, depth: frame::depth(), _thread: PhantomData }
+    fn eager() -> Self {
+        Scope { recorder: None, depth: context::depth(), _thread: PhantomData }
     }
 
     /// What records now: nothing inside a break.
     fn active(&self) -> Option<&'r Recorder<'env>> {
-        let here: *const Recorder<'env> = self.recorder?;
-        frame::recorder().filter(|recorder| recorder.addr() == here.addr()).and(self.recorder)
+        self.recorder.filter(|recorder| recorder.is_active())
     }
 
     /// The stream to enqueue work on: the capture stream in a recording.
@@ -62,10 +66,8 @@ impl<'r, 'env> Scope<'r, 'env> {
     /// # Errors
     /// [`Misuse::NoForwardContext`].
     pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
-        let found = frame::find::<T>(self.depth).ok_or(Error::Misuse(Misuse::NoForwardContext {
-            type_name: std::any::type_name::<T>(),
-            break_name: None,
-        }))?;
+        let found = context::find::<T>(self.depth)
+            .ok_or(Misuse::NoForwardContext { type_name: std::any::type_name::<T>(), break_name: None })?;
         // SAFETY: as in `Break::forward_ctx`: only contexts that were published before this value was made, which they outlive.
         Ok(unsafe { &*found })
     }
@@ -107,6 +109,26 @@ impl<'r, 'env> Scope<'r, 'env> {
     }
 }
 
+/// Runs a forward without capture: breaks run straight through, tensors are stream-ordered memory from the pool's side. The same model code
+/// then also records and replays.
+///
+/// # Errors
+/// What the forward returns; [`Misuse::ContextMismatch`] when stream and pool belong to different contexts.
+pub fn eager<'env, T>(
+    pool: &CapturePool,
+    stream: &Stream,
+    forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
+) -> Result<T> {
+    pool.context().expect_same(stream.context(), "stream")?;
+    let _frame = frame::enter(Frame {
+        allocator: Allocator::StreamOrdered,
+        stream: stream.clone(),
+        pool: pool.handle().clone(),
+        recorder: None,
+    });
+    forward(&Scope::eager())
+}
+
 /// As [`Scope::break_point`], for the forward that runs on this thread. The operation borrows nothing: values that it captures by move are
 /// frozen, live values come from the forward context.
 ///
@@ -142,9 +164,9 @@ where
 
 /// What records on this thread.
 fn active<'a>() -> Option<&'a Recorder<'static>> {
-    // SAFETY: the pointer is that of a recorder whose frame is on the stack, so that it outlives the call that this is made in. The recorder's
+    // SAFETY: the address is that of a recorder whose frame is on the stack, so that it outlives the call that this is made in. The recorder's
     // own 'env may be shorter than 'static; it is only given operations here, and one that lives for ever lives long enough.
-    frame::recorder().map(|recorder| unsafe { &*recorder })
+    frame::recorder().map(|address| unsafe { &*address.0.cast::<Recorder<'static>>() })
 }
 
 fn collect<'t, I, T>(inputs: I) -> Vec<Option<Tensor>>
@@ -201,13 +223,5 @@ where
     F: FnMut(&Break<'_>) -> Result<O>,
 {
     let stream = frame::current_stream()?;
-    operation(&Break {
-        name: &options.name,
-        stream: &stream,
-        inputs,
-        handoffs,
-        valid_rows: None,
-        depth: frame::depth(),
-        _thread: PhantomData,
-    })
+    operation(&Break::new(&options.name, &stream, inputs, handoffs, None))
 }

@@ -1,10 +1,11 @@
 //! Tracing a forward: what it asks of the pool, without capturing it.
 
+use super::forward::frame;
+use super::record::recorder::Recorder;
+use super::record::session::refuse_nested;
 use super::scope::Scope;
-use crate::capture::forward::frame::{self, Frame, Kind, Source};
-use crate::capture::record::recorder::Recorder;
-use crate::driver::{RecordingId, Stream};
-use crate::error::{Misuse, Result};
+use crate::driver::Stream;
+use crate::error::Result;
 use crate::memory::trace::Trace;
 use crate::pool::CapturePool;
 use crate::pool::tracer::Tracer;
@@ -15,26 +16,18 @@ use crate::pool::tracer::Tracer;
 /// BatchOutputs of breaks land in handoffs, as in a recording. The forward's tensors are ordinary stream-ordered memory.
 ///
 /// # Errors
-/// What the forward returns; [`Misuse::NestedCapture`] in a recording or another trace, [`Misuse::ContextMismatch`].
+/// What the forward returns; [`Misuse::NestedCapture`](crate::Misuse::NestedCapture) in a recording or another trace, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch).
 pub fn trace<'env, T>(
     pool: &CapturePool,
     stream: &Stream,
     forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
 ) -> Result<(Trace, T)> {
-    if frame::is_recording() || frame::is_capturing() {
-        return Err(Misuse::NestedCapture.into());
-    }
+    refuse_nested()?;
     pool.context().expect_same(stream.context(), "stream")?;
     let tracer = Tracer::new();
-    let recorder = Recorder::tracing(pool.handle().clone(), stream.clone(), RecordingId::next(), tracer.clone())?;
-    let address: *const Recorder<'env> = &recorder;
-    let source = Source::Traced(tracer.clone());
-    // The frame holds the recorder's address without its lifetime; it is off the stack before the recorder is gone.
-    let frame = frame::enter(Frame {
-        kind: Kind::Recording { number: recorder.number, source, recorder: address.cast() },
-        stream: stream.clone(),
-        pool: pool.handle().clone(),
-    });
+    let recorder = Recorder::tracing(pool.handle(), stream, &tracer)?;
+    // The frame holds the recorder's address; it is off the stack before the recorder is gone.
+    let frame = frame::enter(recorder.frame());
     let value = forward(&Scope::recording(&recorder))?;
     recorder.finish()?;
     drop(frame);

@@ -1,9 +1,8 @@
 //! Addresses that stay, with memory mapped under them that comes and goes.
 
-use super::capture_mode::relaxed;
+use super::capture_mode::relaxed_if_open;
 use super::context::Context;
 use super::deferred_drop::Destroy;
-use super::open_capture;
 use crate::error::Result;
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
@@ -121,7 +120,7 @@ impl AddressRange {
     fn map_at(&self, offset: usize, bytes: usize) -> Result<()> {
         let driver = self.context.driver();
         let _bound = self.context.bind()?;
-        let _relaxed = if open_capture::is_open() { Some(relaxed(driver)?) } else { None };
+        let _relaxed = relaxed_if_open(driver)?;
         let properties = properties(&self.context);
         let access = CUmemAccessDesc {
             location: device_location(self.context.device().as_raw()),

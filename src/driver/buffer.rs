@@ -1,11 +1,11 @@
 //! Device and pinned host memory.
 
-use super::capture_mode::relaxed;
-use super::context::{Context, KeepAlive};
+use super::capture_mode::relaxed_if_open;
+use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event::Event;
+use super::keep_alive::KeepAlive;
 use super::memory_pool::MemoryPool;
-use super::open_capture;
 use super::stream::Stream;
 use crate::error::Result;
 use crate::sys::CUdeviceptr;
@@ -49,7 +49,7 @@ impl DeviceBuffer {
     /// What the driver returns.
     pub fn new(context: &Context, bytes: usize) -> Result<DeviceBuffer> {
         let _bound = context.bind()?;
-        let _relaxed = if open_capture::is_open() { Some(relaxed(context.driver())?) } else { None };
+        let _relaxed = relaxed_if_open(context.driver())?;
         let mut address = 0;
         // SAFETY: a valid place; the context is current. Zero bytes are an error to the driver.
         unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes.max(1))? };
@@ -135,7 +135,7 @@ impl PinnedBuffer {
     /// What the driver returns.
     pub fn new(context: &Context, bytes: usize) -> Result<PinnedBuffer> {
         let _bound = context.bind()?;
-        let _relaxed = if open_capture::is_open() { Some(relaxed(context.driver())?) } else { None };
+        let _relaxed = relaxed_if_open(context.driver())?;
         let mut address = core::ptr::null_mut();
         // SAFETY: a valid place; the context is current.
         unsafe { context.driver().cuMemHostAlloc(&mut address, bytes.max(1), 0)? };

@@ -1,60 +1,60 @@
 //! The crate's own kernels, loaded once for each context.
 
 use super::capture_mode::relaxed;
+use super::capture_state;
 use super::context::Context;
 use super::deferred_drop::Destroy;
+use super::launch;
 use super::launch_list::LaunchList;
-use super::open_capture;
+use super::module::find_function;
+use super::registry::BuiltinKernels;
 use super::stream::Stream;
 use crate::error::Result;
-use crate::kernels;
-use crate::kernels::LaunchConfig;
-use crate::sys::{CUdeviceptr, CUfunction, CUmodule, Call, CallError, Driver};
+use crate::kernels::{self, LaunchConfig};
+use crate::sys::{CUdeviceptr, CUfunction};
 use core::ffi::c_void;
-use std::ffi::CStr;
 
-/// The loaded module and its kernels. Owned by its [`Context`], which unloads it, so it holds no context itself.
-#[derive(Clone, Copy)]
-pub(crate) struct BuiltinKernels {
-    module: CUmodule,
-    scrub: CUfunction,
-    land: CUfunction,
+impl Context {
+    /// The crate's own kernels on this context, loaded at the first call.
+    #[inline]
+    pub(crate) fn builtin_kernels(&self) -> Result<&BuiltinKernels> {
+        match self.kernels().get() {
+            Some(kernels) => Ok(kernels),
+            None => self.find_builtin_kernels(),
+        }
+    }
+
+    #[cold]
+    fn find_builtin_kernels(&self) -> Result<&BuiltinKernels> {
+        let kernels = match self.entry().kernels() {
+            Some(kernels) => kernels,
+            None => self.entry().keep_kernels(self.driver(), load(self)?),
+        };
+        Ok(self.kernels().get_or_init(|| kernels))
+    }
 }
 
-// SAFETY: modules and functions may be used from any thread.
-unsafe impl Send for BuiltinKernels {}
-// SAFETY: likewise.
-unsafe impl Sync for BuiltinKernels {}
+fn load(context: &Context) -> Result<BuiltinKernels> {
+    let driver = context.driver();
+    let _bound = context.bind()?;
+    let _relaxed = relaxed(driver)?;
+    let mut module = core::ptr::null_mut();
+    let none = core::ptr::null_mut();
+    // SAFETY: NUL-terminated PTX text; no options; the context is current.
+    unsafe {
+        driver.cuModuleLoadDataEx(&mut module, kernels::PTX.as_ptr().cast(), 0, none, core::ptr::null_mut())?;
+    }
+    let found = find_function(driver, module, kernels::SCRUB).and_then(|scrub| {
+        let land = find_function(driver, module, kernels::LAND)?;
+        Ok(BuiltinKernels { module, scrub, land })
+    });
+    if found.is_err() {
+        context.destroy(Destroy::Module(module));
+    }
+    Ok(found?)
+}
 
 impl BuiltinKernels {
-    pub(super) fn load(context: &Context) -> Result<BuiltinKernels> {
-        let driver = context.driver();
-        let _bound = context.bind()?;
-        let _relaxed = relaxed(driver)?;
-        let mut module = core::ptr::null_mut();
-        let none = core::ptr::null_mut();
-        // SAFETY: NUL-terminated PTX text; no options; the context is current.
-        unsafe {
-            driver.cuModuleLoadDataEx(&mut module, kernels::PTX.as_ptr().cast(), 0, none, core::ptr::null_mut())?;
-        }
-        let found = find(driver, module, kernels::SCRUB).and_then(|scrub| {
-            let land = find(driver, module, kernels::LAND)?;
-            Ok(BuiltinKernels { module, scrub, land })
-        });
-        if found.is_err() {
-            context.destroy(Destroy::Module(module));
-        }
-        Ok(found?)
-    }
-
-    pub(super) fn same(&self, other: &BuiltinKernels) -> bool {
-        self.module == other.module
-    }
-
-    pub(super) fn destroy(&self) -> Destroy {
-        Destroy::Module(self.module)
-    }
-
     /// Launches the padding scrub.
     ///
     /// # Safety
@@ -78,23 +78,12 @@ impl BuiltinKernels {
         let (shape, strides) = ([bytes], [1]);
         let place = kernels::TensorDesc::new(address, 1, &shape, &strides)?;
         let launch = kernels::landing(&place, &place, 0)?;
-        let mut noted = LaunchList::default();
-        noted.begin(self.land, launch.config);
+        let mut launches = LaunchList::default();
+        launches.begin(self.land, launch.config);
         // SAFETY: a structure of whole words, without padding.
-        noted.parameter(unsafe { bytes_of(&launch.parameters) });
-        Some(noted)
+        launches.parameter(unsafe { bytes_of(&launch.parameters) });
+        Some(launches)
     }
-}
-
-fn find(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, CallError> {
-    let mut function = core::ptr::null_mut();
-    // SAFETY: a live module, a NUL-terminated name, a valid place.
-    unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr())? };
-    if driver.supports(Call::cuFuncLoad) {
-        // SAFETY: a function just found.
-        unsafe { driver.cuFuncLoad(function)? };
-    }
-    Ok(function)
 }
 
 /// A structure's bytes.
@@ -111,23 +100,17 @@ unsafe fn bytes_of<P>(structure: &P) -> &[u8] {
 /// # Safety
 /// The kernel takes a structure of this type, without padding, and the memory that it names is valid whenever the work runs.
 unsafe fn launch_one<P>(function: CUfunction, stream: &Stream, config: LaunchConfig, parameters: &P) -> Result<()> {
-    let argument = core::ptr::from_ref(parameters);
     // SAFETY: the caller's structure has no padding.
     let bytes = unsafe { bytes_of(parameters) };
-    let noted = open_capture::record_launch(stream, |notes| {
-        notes.begin(function, config);
-        notes.parameter(bytes);
+    let recorded = capture_state::record_launch(stream.as_raw(), |launches| {
+        launches.begin(function, config);
+        launches.parameter(bytes);
     });
-    if !noted {
-        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
-        let mut arguments: [*mut c_void; 1] = [argument.cast_mut().cast()];
-        let (driver, none) = (stream.context().driver(), core::ptr::null_mut());
-        // SAFETY: live handles and one argument, which the driver copies; the caller vouches for the memory.
-        unsafe {
-            let (stream, arguments) = (stream.as_raw(), arguments.as_mut_ptr());
-            driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, arguments, none)?;
-        }
-        open_capture::operation(|_| {});
+    if !recorded {
+        let mut arguments: [*mut c_void; 1] = [core::ptr::from_ref(parameters).cast_mut().cast()];
+        // SAFETY: a function of the stream's context and its one argument; the caller vouches for the memory.
+        unsafe { launch::enqueue(function, config, stream, &mut arguments)? };
+        capture_state::operation(|_| {});
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Capture modes: which calls a capture forbids, and to whom.
 
+use super::capture_state;
 use crate::error::Result;
 use crate::sys::{CUstreamCaptureMode, Driver};
 use std::marker::PhantomData;
@@ -35,6 +36,11 @@ pub(crate) fn relaxed(driver: &Driver) -> Result<RelaxedGuard<'_>> {
     // SAFETY: `mode` is a valid place; it holds the thread's previous mode afterwards.
     unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode)? };
     Ok(RelaxedGuard { driver, previous: mode, _thread: PhantomData })
+}
+
+/// The same for calls that only an open segment of this thread forbids: nothing to do where none is open.
+pub(crate) fn relaxed_if_open(driver: &Driver) -> Result<Option<RelaxedGuard<'_>>> {
+    capture_state::is_open().then(|| relaxed(driver)).transpose()
 }
 
 /// Puts the thread's capture mode back.

@@ -1,19 +1,18 @@
-//! Contexts: the primary context of a device, or a foreign one; what is current; drops that wait for an open capture.
+//! Contexts: the primary context of a device, or a foreign one.
 
-use super::builtin_kernels::BuiltinKernels;
+use super::capture_state;
+use super::current::{Bound, bind};
 use super::deferred_drop::{Destroy, DropError};
 use super::device::Device;
+use super::keep_alive::KeepAlive;
+use super::registry::{self, BuiltinKernels, ContextEntry, DropHook};
 use crate::error::{Error, Misuse, Result};
-use crate::sys::{CUcontext, CallError, Driver, first_failure};
-use std::any::Any;
+use crate::sys::{CUcontext, CallError, Driver};
 use std::fmt;
-use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-/// Whatever must stay alive as long as a borrowed handle is used.
-pub type KeepAlive = Arc<dyn Any + Send + Sync>;
-
-/// A context. Cheap to clone; all handles made on it hold it.
+/// A context. Cheap to clone; all handles made on it hold it. Two values are equal where they are the same context of the driver, however they were
+/// obtained, and share what the crate knows of it.
 ///
 /// It is `Send` and `Sync`, and works whatever the calling thread has current: each call makes this context current and puts back what was.
 ///
@@ -27,9 +26,10 @@ pub struct Context {
 struct Inner {
     device: Device,
     raw: CUcontext,
+    entry: Arc<ContextEntry>,
+    /// The entry's own, once this value has asked for them.
+    kernels: OnceLock<BuiltinKernels>,
     hold: Hold,
-    drops: Mutex<Drops>,
-    library: OnceLock<BuiltinKernels>,
 }
 
 enum Hold {
@@ -37,13 +37,6 @@ enum Hold {
     Primary,
     /// Someone else's.
     Borrowed(#[allow(dead_code)] Option<KeepAlive>),
-}
-
-#[derive(Default)]
-struct Drops {
-    open_captures: usize,
-    queue: Vec<Destroy>,
-    hook: Option<DropHook>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; the rest is synchronised.
@@ -64,7 +57,7 @@ pub struct MemoryInfo {
 impl PartialEq for Context {
     #[inline]
     fn eq(&self, other: &Context) -> bool {
-        self.inner.raw == other.inner.raw && self.driver() == other.driver()
+        Arc::ptr_eq(&self.inner.entry, &other.inner.entry)
     }
 }
 
@@ -90,13 +83,19 @@ impl Device {
         let mut raw = core::ptr::null_mut();
         // SAFETY: `raw` is a valid place.
         unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, self.as_raw())? };
-        Ok(Context::new(self.clone(), raw, Hold::Primary))
+        // Should the next call fail, the context is released again, for which it need not stand in the registry.
+        let id = context_id(driver, raw).inspect_err(|_| {
+            // SAFETY: retained a moment ago. The first error is the one to tell.
+            let _ = unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.as_raw()) };
+        })?;
+        Ok(Context::new(self.clone(), raw, id, Hold::Primary))
     }
 }
 
 impl Context {
-    fn new(device: Device, raw: CUcontext, hold: Hold) -> Context {
-        Context { inner: Arc::new(Inner { device, raw, hold, drops: Mutex::default(), library: OnceLock::new() }) }
+    fn new(device: Device, raw: CUcontext, id: u64, hold: Hold) -> Context {
+        let entry = registry::enter(device.driver(), raw, id);
+        Context { inner: Arc::new(Inner { device, raw, entry, kernels: OnceLock::new(), hold }) }
     }
 
     /// Uses a foreign context, and keeps `owner` alive as long as anything made on it lives.
@@ -112,7 +111,8 @@ impl Context {
         // SAFETY: `device` is a valid place; the context is current.
         unsafe { driver.cuCtxGetDevice(&mut device)? };
         drop(bound);
-        Ok(Context::new(Device::from_handle(driver, device), raw, Hold::Borrowed(owner)))
+        let id = context_id(driver, raw)?;
+        Ok(Context::new(Device::from_handle(driver, device), raw, id, Hold::Borrowed(owner)))
     }
 
     /// The driver's handle. It stays valid as long as this value or a clone lives.
@@ -160,7 +160,7 @@ impl Context {
     /// # Errors
     /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open, and what the driver returns, which may come from earlier work.
     pub fn synchronize(&self) -> Result<()> {
-        super::open_capture::refuse_synchronize("context")?;
+        capture_state::refuse_synchronize("context")?;
         let _bound = self.bind()?;
         // SAFETY: no arguments; the context is current.
         unsafe { self.driver().cuCtxSynchronize()? };
@@ -180,161 +180,57 @@ impl Context {
         Ok(MemoryInfo { free, total })
     }
 
-    /// Sets what is told of driver calls that fail in drops; `None` goes back to a warning through `log`.
+    /// Sets what is told of driver calls that fail in drops, for all values of this context; `None` goes back to a warning through `log`.
     pub fn on_drop_error(&self, hook: Option<DropHook>) {
-        self.drops().hook = hook;
+        self.inner.entry.set_hook(hook);
     }
 
     /// How many drops wait for an open capture to close.
     pub fn queued_drops(&self) -> usize {
-        self.drops().queue.len()
+        self.inner.entry.queued_drops()
     }
 
-    /// The crate's own kernels on this context, loaded at the first call.
-    pub(crate) fn builtin_kernels(&self) -> Result<&BuiltinKernels> {
-        if let Some(library) = self.inner.library.get() {
-            return Ok(library);
-        }
-        let loaded = BuiltinKernels::load(self)?;
-        let library = self.inner.library.get_or_init(|| loaded);
-        if !library.same(&loaded) {
-            // Another thread was first.
-            self.destroy(loaded.destroy());
-        }
-        Ok(library)
+    /// What the whole process knows of the context.
+    pub(super) fn entry(&self) -> &ContextEntry {
+        &self.inner.entry
     }
 
-    fn drops(&self) -> MutexGuard<'_, Drops> {
-        self.inner.drops.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// LaunchRecorder that a capture opens; drops are queued from now on.
-    pub(crate) fn capture_opens(&self) {
-        self.drops().open_captures += 1;
-    }
-
-    /// LaunchRecorder that a capture has closed; carries out the queued drops if it was the last.
-    pub(crate) fn capture_closed(&self) {
-        let queue = {
-            let mut drops = self.drops();
-            drops.open_captures = drops.open_captures.saturating_sub(1);
-            if drops.open_captures > 0 {
-                return;
-            }
-            std::mem::take(&mut drops.queue)
-        };
-        for destroy in queue {
-            self.destroy(destroy);
-        }
+    /// Where this value keeps the handles of the crate's own kernels.
+    pub(super) fn kernels(&self) -> &OnceLock<BuiltinKernels> {
+        &self.inner.kernels
     }
 
     /// Tells of an error in a drop, where there is nobody to return it to.
     pub(crate) fn report_in_drop(&self, what: &'static str, error: &Error) {
         match error.driver_call() {
-            Some(error) => report(&DropError { what, error }, self.drops().hook.clone()),
+            Some(error) => self.inner.entry.report(&DropError { what, error }),
             None => log::warn!("dropping a {what}: {error}"),
         }
     }
 
     /// Destroys or frees something, now or when the open captures have closed. A failure goes to the hook.
-    pub(crate) fn destroy(&self, destroy: Destroy) {
-        let done = {
-            // Held through the call, so that no capture opens on another thread meanwhile.
-            let mut drops = self.drops();
-            if drops.open_captures > 0 {
-                drops.queue.push(destroy);
-                return;
-            }
-            run(self.driver(), self.inner.raw, destroy)
-        };
-        if let Err(error) = done {
-            report(&error, self.drops().hook.clone());
-        }
+    pub(crate) fn destroy(&self, what: Destroy) {
+        self.inner.entry.destroy(self.driver(), what);
     }
 }
 
-/// What is told of driver calls that fail in drops.
-pub type DropHook = Arc<dyn Fn(&DropError) + Send + Sync>;
-
-/// Carries out a drop in the given context without disturbing the thread's record of its first failing call.
-fn run(driver: &Driver, context: CUcontext, destroy: Destroy) -> Result<(), DropError> {
-    // The driver does not survive a fork: in the child its objects are not there to destroy.
-    if !driver.is_of_this_process() {
-        return Ok(());
-    }
-    let before = first_failure::get();
-    let bound = bind_stubbornly(driver, context);
-    // SAFETY: a destroy is made once, by the owner of the handle, when it drops; the context is current.
-    let done = unsafe { destroy.run(driver) };
-    drop(bound);
-    first_failure::set(before);
-    done.map_err(|error| DropError { what: destroy.what(), error })
-}
-
-fn report(error: &DropError, hook: Option<DropHook>) {
-    match hook {
-        Some(hook) => hook(error),
-        None => log::warn!("{error}"),
-    }
+/// The driver's id of a context, which no other context of the process has had
+/// ([`cuCtxGetId`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html)). The caller vouches that it lives.
+fn context_id(driver: &Driver, raw: CUcontext) -> Result<u64> {
+    let mut id = 0;
+    // SAFETY: a live context, as the caller says, and a valid place.
+    unsafe { driver.cuCtxGetId(raw, &mut id)? };
+    Ok(id)
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let drops = std::mem::take(self.drops.get_mut().unwrap_or_else(PoisonError::into_inner));
         let driver = self.device.driver();
-        let library = self.library.take().map(|library| library.destroy());
-        for destroy in drops.queue.into_iter().chain(library) {
-            if let Err(error) = run(driver, self.raw, destroy) {
-                report(&error, drops.hook.clone());
-            }
-        }
+        self.entry.leave(driver);
         if matches!(self.hold, Hold::Primary) && driver.is_of_this_process() {
             // SAFETY: retained once by `primary_context`, released once here.
             if let Err(error) = unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device.as_raw()) } {
-                report(&DropError { what: "primary context", error }, drops.hook);
-            }
-        }
-    }
-}
-
-/// A context is current until this drops; then what was current before is again.
-pub(crate) struct Bound<'a> {
-    driver: &'a Driver,
-    /// What to put back, unless the context was current already.
-    previous: Option<CUcontext>,
-    /// The current context belongs to the thread.
-    _thread: PhantomData<*const ()>,
-}
-
-#[inline]
-fn bind(driver: &Driver, raw: CUcontext) -> Result<Bound<'_>, CallError> {
-    let mut current = core::ptr::null_mut();
-    // SAFETY: `current` is a valid place.
-    unsafe { driver.cuCtxGetCurrent(&mut current)? };
-    let previous = if current == raw {
-        None
-    } else {
-        // SAFETY: the context is live: its `Inner` is, or the caller of `borrow_raw` vouches for it.
-        unsafe { driver.cuCtxSetCurrent(raw)? };
-        Some(current)
-    };
-    Ok(Bound { driver, previous, _thread: PhantomData })
-}
-
-/// As [`bind`], on paths that clean up: tried twice, and gone on without if that fails too.
-fn bind_stubbornly(driver: &Driver, raw: CUcontext) -> Option<Bound<'_>> {
-    bind(driver, raw).or_else(|_| bind(driver, raw)).ok()
-}
-
-impl Drop for Bound<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(previous) = self.previous {
-            // SAFETY: it was current a moment ago. Tried twice: leaving the wrong context current would break the caller's other code.
-            let restored =
-                unsafe { self.driver.cuCtxSetCurrent(previous).or_else(|_| self.driver.cuCtxSetCurrent(previous)) };
-            if let Err(error) = restored {
-                log::warn!("the context that was current before could not be made current again: {error}");
+                self.entry.report(&DropError { what: "primary context", error });
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Copies and memsets in a stream's order, as methods of [`Stream`].
 
 use super::buffer::PinnedBuffer;
-use super::open_capture::{self, KeepAlive};
+use super::capture_state;
+use super::keep_alive::{KeepAlive, keep};
 use super::stream::Stream;
 use crate::error::{Misuse, Result, TensorError};
 use crate::sys::CUdeviceptr;
@@ -21,7 +22,7 @@ impl Stream {
     /// # Safety
     /// `to` is the start of at least `from.len()` bytes of device memory of the stream's context.
     pub unsafe fn copy_host_to_device(&self, to: CUdeviceptr, from: &[u8]) -> Result<()> {
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return Err(Misuse::HostMemoryInSegment.into());
         }
         if from.is_empty() {
@@ -44,7 +45,7 @@ impl Stream {
     /// # Safety
     /// `from` is the start of at least `to.len()` bytes of device memory of the stream's context.
     pub unsafe fn copy_device_to_host(&self, to: &mut [u8], from: CUdeviceptr) -> Result<()> {
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return Err(Misuse::HostMemoryInSegment.into());
         }
         if to.is_empty() {
@@ -86,9 +87,9 @@ impl Stream {
             let source = start.cast::<c_void>();
             self.context().driver().cuMemcpyHtoDAsync_v2(to, source, range.len(), self.as_raw())?;
         }
-        open_capture::operation(|kept| {
+        capture_state::operation(|kept| {
             let buffer: KeepAlive = from.clone();
-            open_capture::keep(kept, &buffer);
+            keep(kept, &buffer);
         });
         Ok(())
     }
@@ -108,7 +109,7 @@ impl Stream {
         }
         // SAFETY: the caller vouches for the memory.
         unsafe { self.context().driver().cuMemcpyDtoDAsync_v2(to, from, bytes, self.as_raw())? };
-        open_capture::operation(|_| {});
+        capture_state::operation(|_| {});
         Ok(())
     }
 
@@ -126,7 +127,7 @@ impl Stream {
         }
         // SAFETY: the caller vouches for the memory.
         unsafe { self.context().driver().cuMemsetD8Async(address, value, bytes, self.as_raw())? };
-        open_capture::operation(|_| {});
+        capture_state::operation(|_| {});
         Ok(())
     }
 }

@@ -1,6 +1,10 @@
 //! What is left to do when a handle is dropped, as data: at once, or when the open capture has closed.
 
-use crate::sys::{CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUmemoryPool, CUmodule, CUstream, CallError, Driver};
+use super::current::bind_stubbornly;
+use crate::sys::{
+    CUcontext, CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUmemoryPool, CUmodule, CUstream, CallError, Driver,
+    first_failure,
+};
 use core::ffi::c_void;
 use std::fmt;
 
@@ -27,11 +31,25 @@ pub(crate) enum Destroy {
 unsafe impl Send for Destroy {}
 
 impl Destroy {
-    /// Carries it out.
-    ///
+    /// Carries it out in its context, without disturbing the thread's record of its first failing call. One is made once, by the owner of the
+    /// handle, when it drops.
+    pub(super) fn run_in(self, driver: &Driver, context: CUcontext) -> Result<(), DropError> {
+        // The driver does not survive a fork: in the child its objects are not there to destroy.
+        if !driver.is_of_this_process() {
+            return Ok(());
+        }
+        let before = first_failure::get();
+        let bound = bind_stubbornly(driver, context);
+        // SAFETY: the handle was live until its owner dropped, and belongs to the context, which is current.
+        let done = unsafe { self.run(driver) };
+        drop(bound);
+        first_failure::set(before);
+        done.map_err(|error| DropError { what: self.what(), error })
+    }
+
     /// # Safety
     /// The handle is live, belongs to the context that is current, and nobody uses it afterwards.
-    pub(crate) unsafe fn run(self, driver: &Driver) -> Result<(), CallError> {
+    unsafe fn run(self, driver: &Driver) -> Result<(), CallError> {
         // SAFETY: as the caller says.
         unsafe {
             match self {
@@ -54,7 +72,7 @@ impl Destroy {
     }
 
     /// What it is, for reports.
-    pub(crate) fn what(self) -> &'static str {
+    fn what(self) -> &'static str {
         match self {
             Destroy::Stream(_) => "stream",
             Destroy::Event(_) => "event",

@@ -1,8 +1,9 @@
 //! Events.
 
-use super::context::{Context, KeepAlive};
+use super::capture_state;
+use super::context::Context;
 use super::deferred_drop::Destroy;
-use super::open_capture;
+use super::keep_alive::KeepAlive;
 use super::stream::{Stream, ready};
 use crate::error::Result;
 use crate::sys::{CUevent, CUevent_flags_enum};
@@ -106,7 +107,7 @@ impl Event {
     /// [`ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        let segment = open_capture::segment_of(stream)?;
+        let segment = capture_state::segment_of(self.context.driver(), stream.as_raw())?;
         // SAFETY: both handles are live.
         unsafe { self.context.driver().cuEventRecord(self.raw, stream.as_raw())? };
         self.segment.store(segment, Ordering::Relaxed);
@@ -120,7 +121,7 @@ impl Event {
     /// [`EventFromSegment`](crate::Misuse::EventFromSegment),
     /// [`SynchronizeWhileCapturing`](crate::Misuse::SynchronizeWhileCapturing), and what the driver returns.
     pub fn is_done(&self) -> Result<bool> {
-        open_capture::check_host_use(self)?;
+        capture_state::check_host_use(self.segment())?;
         let _bound = self.context.bind()?;
         // SAFETY: a live event.
         ready(unsafe { self.context.driver().cuEventQuery(self.raw) })
@@ -132,7 +133,7 @@ impl Event {
     /// # Errors
     /// As for [`is_done`](Event::is_done).
     pub fn synchronize(&self) -> Result<()> {
-        open_capture::check_host_use(self)?;
+        capture_state::check_host_use(self.segment())?;
         let _bound = self.context.bind()?;
         // SAFETY: a live event.
         unsafe { self.context.driver().cuEventSynchronize(self.raw)? };
@@ -145,7 +146,7 @@ impl Event {
     /// # Errors
     /// What the driver returns.
     pub fn elapsed_since(&self, start: &Event) -> Result<Duration> {
-        open_capture::check_host_use(self)?;
+        capture_state::check_host_use(self.segment())?;
         let _bound = self.context.bind()?;
         let mut milliseconds = 0.0;
         // SAFETY: live events and a valid place.

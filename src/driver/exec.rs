@@ -1,6 +1,7 @@
 //! Graph execs: instantiated graphs.
 
-use super::context::{Bound, Context};
+use super::context::Context;
+use super::current::Bound;
 use super::deferred_drop::Destroy;
 use super::graph::{self, Graph, Node};
 use super::launch_list::LaunchRef;

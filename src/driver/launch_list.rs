@@ -4,7 +4,7 @@ use crate::kernels::LaunchConfig;
 use crate::sys::{CUDA_KERNEL_NODE_PARAMS, CUfunction};
 use core::ffi::c_void;
 
-/// The most parameters of a launch that is noted. One of more is enqueued.
+/// The most parameters of a launch that is launches. One of more is enqueued.
 pub(crate) const MAX_PARAMETERS: usize = 32;
 
 /// Launches in order, with the values of their parameters. Cleared and filled anew without allocating.
@@ -179,27 +179,27 @@ mod tests {
         LaunchConfig { grid: [blocks, 1, 1], block: [32, 1, 1], shared_bytes: 0 }
     }
 
-    fn noted(launches: &[(u32, &[&[u8]])]) -> LaunchList {
-        let mut noted = LaunchList::default();
+    fn list(launches: &[(u32, &[&[u8]])]) -> LaunchList {
+        let mut list = LaunchList::default();
         for (blocks, parameters) in launches {
-            noted.begin(core::ptr::null_mut(), config(*blocks));
-            parameters.iter().for_each(|parameter| noted.parameter(parameter));
+            list.begin(core::ptr::null_mut(), config(*blocks));
+            parameters.iter().for_each(|parameter| list.parameter(parameter));
         }
-        noted
+        list
     }
 
     #[test]
     fn launches_are_equal_where_they_do_the_same() {
-        let same = noted(&[(1, &[&[1, 2, 3], &[4; 16]]), (2, &[&[5; 8]])]);
+        let same = list(&[(1, &[&[1, 2, 3], &[4; 16]]), (2, &[&[5; 8]])]);
         // The same two after another one: places in the lists don't matter.
-        let later = noted(&[(9, &[&[7; 24]]), (1, &[&[1, 2, 3], &[4; 16]]), (2, &[&[5; 8]])]);
+        let later = list(&[(9, &[&[7; 24]]), (1, &[&[1, 2, 3], &[4; 16]]), (2, &[&[5; 8]])]);
         assert_eq!((same.len(), later.len()), (2, 3));
         assert!(same.iter().eq(later.iter().skip(1)));
         for other in [
-            noted(&[(2, &[&[1, 2, 3], &[4; 16]])]),
-            noted(&[(1, &[&[1, 2, 4], &[4; 16]])]),
-            noted(&[(1, &[&[1, 2, 3]])]),
-            noted(&[(1, &[&[1, 2, 3], &[4; 8], &[4; 8]])]),
+            list(&[(2, &[&[1, 2, 3], &[4; 16]])]),
+            list(&[(1, &[&[1, 2, 4], &[4; 16]])]),
+            list(&[(1, &[&[1, 2, 3]])]),
+            list(&[(1, &[&[1, 2, 3], &[4; 8], &[4; 8]])]),
         ] {
             assert!(same.iter().next() != other.iter().next());
         }
@@ -207,11 +207,11 @@ mod tests {
 
     #[test]
     fn arguments_are_no_part_of_a_configuration() {
-        let these = noted(&[(1, &[&[1; 8]]), (2, &[&[2; 8], &[3; 8]])]);
+        let these = list(&[(1, &[&[1; 8]]), (2, &[&[2; 8], &[3; 8]])]);
         for (others, alike) in [
-            (noted(&[(1, &[&[9; 8]]), (2, &[&[7; 8], &[3; 8]])]), true),
-            (noted(&[(1, &[&[1; 8]]), (3, &[&[2; 8], &[3; 8]])]), false),
-            (noted(&[(1, &[&[1; 8]])]), false),
+            (list(&[(1, &[&[9; 8]]), (2, &[&[7; 8], &[3; 8]])]), true),
+            (list(&[(1, &[&[1; 8]]), (3, &[&[2; 8], &[3; 8]])]), false),
+            (list(&[(1, &[&[1; 8]])]), false),
         ] {
             assert_eq!(these.is_configured_like(&others), alike);
             assert!(others.is_configured_like(&others));
@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn node_parameters_point_to_the_values() {
-        let mut noted = noted(&[(1, &[&[9; 8]]), (3, &[&7_u32.to_ne_bytes(), &8_u64.to_ne_bytes(), &[]])]);
-        let launch = noted.iter().nth(1).expect("two launches");
+        let mut launches = list(&[(1, &[&[9; 8]]), (3, &[&7_u32.to_ne_bytes(), &8_u64.to_ne_bytes(), &[]])]);
+        let launch = launches.iter().nth(1).expect("two launches");
         launch.with_node_parameters(|node| {
             assert_eq!((node.gridDimX, node.blockDimX, node.sharedMemBytes), (3, 32, 0));
             // SAFETY: the first two of the parameters, of these types.
@@ -233,7 +233,7 @@ mod tests {
             };
             assert_eq!(values, (7, 8));
         });
-        noted.clear();
-        assert_eq!((noted.len(), noted.iter().count()), (0, 0));
+        launches.clear();
+        assert_eq!((launches.len(), launches.iter().count()), (0, 0));
     }
 }

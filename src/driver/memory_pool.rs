@@ -1,9 +1,11 @@
 //! Stream-ordered memory pools.
 
 use super::buffer::DeviceBuffer;
-use super::capture_mode::relaxed;
-use super::context::{Context, KeepAlive};
+use super::capture_mode::{relaxed, relaxed_if_open};
+use super::capture_state;
+use super::context::Context;
 use super::deferred_drop::Destroy;
+use super::keep_alive::KeepAlive;
 use super::stream::Stream;
 use crate::error::{Error, Misuse, Result};
 use crate::sys::{
@@ -155,12 +157,12 @@ impl MemoryPool {
     /// [`Misuse::ContextMismatch`], and what the driver returns (`CUDA_ERROR_OUT_OF_MEMORY` too when the pool's limit is reached).
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<DeviceBuffer> {
         self.context().expect_same(stream.context(), "stream")?;
-        if super::open_capture::segment_of(stream)? != 0 {
+        if capture_state::segment_of(self.context().driver(), stream.as_raw())? != 0 {
             return Err(Misuse::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync }.into());
         }
         let driver = self.context().driver();
         let _bound = self.context().bind()?;
-        let _relaxed = if super::open_capture::is_open() { Some(relaxed(driver)?) } else { None };
+        let _relaxed = relaxed_if_open(driver)?;
         let mut address = 0;
         // SAFETY: live handles and a valid place. Zero bytes are an error to the driver.
         unsafe { driver.cuMemAllocFromPoolAsync(&mut address, bytes.max(1), self.as_raw(), stream.as_raw())? };
@@ -194,7 +196,7 @@ impl MemoryPool {
     /// # Errors
     /// [`Misuse::SynchronizeWhileCapturing`], and what the driver returns.
     pub fn trim(&self, keep: usize) -> Result<()> {
-        super::open_capture::refuse_synchronize("memory pool")?;
+        capture_state::refuse_synchronize("memory pool")?;
         let _bound = self.context().bind()?;
         // SAFETY: a live pool.
         unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? };

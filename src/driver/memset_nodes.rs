@@ -29,10 +29,10 @@ impl Graph {
             return Ok(0);
         }
         let Some(mut edges) = self.edges()? else { return Ok(0) };
-        for (memset, noted) in &zeroing {
+        for (memset, launches) in &zeroing {
             let before: Vec<_> = edges.iter().filter(|[_, to]| to == memset).map(|[from, _]| *from).collect();
             let after: Vec<_> = edges.iter().filter(|[from, _]| from == memset).map(|[_, to]| *to).collect();
-            for launch in noted.iter() {
+            for launch in launches.iter() {
                 // SAFETY: the crate's own kernel with its parameters.
                 let kernel = unsafe { self.add_kernel_after(launch, &before, priority)? };
                 if !after.is_empty() {
@@ -65,7 +65,9 @@ impl Graph {
             unsafe { driver.cuGraphMemsetNodeGetParams(node, &mut memset)? };
             let bytes = memset.width.saturating_mul(memset.elementSize as usize);
             if memset.value == 0 && memset.height == 1 && bytes <= MOST_BYTES && is_on(driver, memset.dst, device) {
-                found.extend(self.context().builtin_kernels()?.zeroing(memset.dst, bytes).map(|noted| (node, noted)));
+                found.extend(
+                    self.context().builtin_kernels()?.zeroing(memset.dst, bytes).map(|launches| (node, launches)),
+                );
             }
         }
         Ok(found)

@@ -1,13 +1,15 @@
 //! Modules and their kernels.
 
+use super::capture_state;
 use super::context::Context;
 use super::deferred_drop::Destroy;
+use super::keep_alive::{KeepAlive, keep};
+use super::launch;
 use super::launch_list::MAX_PARAMETERS;
-use super::open_capture::{self, KeepAlive};
 use super::stream::Stream;
 use crate::error::{Misuse, Result};
 use crate::kernels::LaunchConfig;
-use crate::sys::{CUfunction, CUmodule, Call};
+use crate::sys::{CUfunction, CUmodule, Call, CallError, Driver};
 use core::ffi::c_void;
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -38,7 +40,7 @@ pub struct Kernel {
     context: Context,
     raw: CUfunction,
     name: Arc<str>,
-    /// The parameters' sizes in bytes, looked up when a launch by pointers is first noted. `None`: the driver doesn't tell, or there are too many.
+    /// The parameters' sizes in bytes, looked up when a launch by pointers is first listed. `None`: the driver doesn't tell, or there are too many.
     sizes: Arc<OnceLock<Option<Box<[usize]>>>>,
 }
 
@@ -131,16 +133,22 @@ impl Module {
         let context = self.context();
         let text = CString::new(name).map_err(|_| crate::Error::Misuse(Misuse::BadName { name: name.to_owned() }))?;
         let _bound = context.bind()?;
-        let mut raw = core::ptr::null_mut();
-        // SAFETY: a live module, a NUL-terminated name, a valid place.
-        unsafe { context.driver().cuModuleGetFunction(&mut raw, self.inner.raw, text.as_ptr())? };
-        if context.driver().supports(Call::cuFuncLoad) {
-            // SAFETY: a function just found.
-            unsafe { context.driver().cuFuncLoad(raw)? };
-        }
+        let raw = find_function(context.driver(), self.inner.raw, &text)?;
         let (module, sizes) = (self.inner.clone(), Arc::default());
         Ok(Kernel { module, context: context.clone(), raw, name: name.into(), sizes })
     }
+}
+
+/// The function of this name in a live module of the current context, with its code loaded where the driver has the call for it.
+pub(super) fn find_function(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, CallError> {
+    let mut function = core::ptr::null_mut();
+    // SAFETY: a live module, a NUL-terminated name, a valid place.
+    unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr())? };
+    if driver.supports(Call::cuFuncLoad) {
+        // SAFETY: a function just found.
+        unsafe { driver.cuFuncLoad(function)? };
+    }
+    Ok(function)
 }
 
 impl Drop for ModuleInner {
@@ -217,7 +225,7 @@ impl Kernel {
         self.context.expect_same(stream.context(), "stream")?;
         // SAFETY: as the caller says.
         unsafe {
-            if open_capture::is_open() && self.note(stream, config, arguments) {
+            if capture_state::is_open() && self.record(stream, config, arguments) {
                 return Ok(());
             }
             self.enqueue(stream, config, arguments)
@@ -228,20 +236,20 @@ impl Kernel {
     ///
     /// # Safety
     /// As for [`launch_raw`](Kernel::launch_raw).
-    unsafe fn note(&self, stream: &Stream, config: LaunchConfig, arguments: &[*mut c_void]) -> bool {
+    unsafe fn record(&self, stream: &Stream, config: LaunchConfig, arguments: &[*mut c_void]) -> bool {
         let sizes = match self.sizes.get() {
             Some(sizes) => sizes,
-            None if open_capture::records_launches(stream) => self.find_sizes(),
+            None if capture_state::records_launches(stream.as_raw()) => self.find_sizes(),
             None => return false,
         };
         let Some(sizes) = sizes else { return false };
-        open_capture::record_launch(stream, |notes| {
-            notes.begin(self.raw, config);
+        capture_state::record_launch(stream.as_raw(), |launches| {
+            launches.begin(self.raw, config);
             for (argument, size) in arguments.iter().zip(sizes) {
                 // SAFETY: the caller's pointer to a value of the parameter's size.
-                notes.parameter(unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), *size) });
+                launches.parameter(unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), *size) });
             }
-            notes.keep(&self.module);
+            launches.keep(&self.module);
         })
     }
 
@@ -256,24 +264,8 @@ impl Kernel {
         config: LaunchConfig,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
-        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = config;
-        let extra = core::ptr::null_mut();
-        // SAFETY: live handles; the caller vouches for the arguments.
-        unsafe {
-            self.context.driver().cuLaunchKernel(
-                self.raw,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                shared_bytes,
-                stream.as_raw(),
-                arguments.as_mut_ptr(),
-                extra,
-            )?;
-        }
+        // SAFETY: a live function on a stream of its context; the caller vouches for the arguments.
+        unsafe { launch::enqueue(self.raw, config, stream, arguments)? };
         self.keep_in_segment();
         Ok(())
     }
@@ -281,7 +273,7 @@ impl Kernel {
     /// Counts a launch in the open segment, which keeps the module.
     #[inline]
     fn keep_in_segment(&self) {
-        open_capture::operation(|kept| open_capture::keep(kept, &self.module));
+        capture_state::operation(|kept| keep(kept, &self.module));
     }
 
     /// What a launch of it refers to.
@@ -289,7 +281,7 @@ impl Kernel {
         &self.module
     }
 
-    /// The parameters' sizes, where they are known and few enough to be noted.
+    /// The parameters' sizes, where they are known and few enough to be listed.
     #[cold]
     fn find_sizes(&self) -> &Option<Box<[usize]>> {
         let look = || {

@@ -1,11 +1,12 @@
 //! Streams.
 
-use super::context::{Context, KeepAlive};
+use super::capture_state;
+use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event::Event;
-use super::open_capture;
+use super::keep_alive::KeepAlive;
 use crate::error::{Misuse, Result};
-use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureStatus, Call, CallError};
+use crate::sys::{CUresult, CUstream, CUstream_flags_enum, Call, CallError};
 use std::fmt;
 use std::sync::Arc;
 
@@ -170,7 +171,7 @@ impl Stream {
     /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open: the call would invalidate the capture. What the driver
     /// returns, which may come from earlier work.
     pub fn synchronize(&self) -> Result<()> {
-        open_capture::refuse_synchronize("stream")?;
+        capture_state::refuse_synchronize("stream")?;
         self.settle()
     }
 
@@ -186,7 +187,7 @@ impl Stream {
     /// # Errors
     /// As for [`synchronize`](Stream::synchronize).
     pub fn is_idle(&self) -> Result<bool> {
-        open_capture::refuse_synchronize("stream")?;
+        capture_state::refuse_synchronize("stream")?;
         // SAFETY: a live stream.
         ready(unsafe { self.context().driver().cuStreamQuery(self.as_raw()) })
     }
@@ -200,14 +201,15 @@ impl Stream {
     /// [`Misuse::EventFromOutside`] in a segment for one that was recorded before it, and what the driver returns.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "event")?;
-        open_capture::check_wait(self, event)?;
+        let segment = event.segment();
+        capture_state::check_wait(self.context().driver(), self.as_raw(), segment)?;
         // SAFETY: both handles are live.
         unsafe { self.context().driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0)? };
-        open_capture::mark_forked(self, event);
+        capture_state::mark_forked(self.as_raw(), segment);
         Ok(())
     }
 
-    /// The reason why the stream can't be captured, if there is one (rule 11 of the crate: the legacy stream and blocking streams).
+    /// The reason why the stream can't be captured, if there is one: the legacy stream and blocking streams can't.
     pub(crate) fn refuse_for_capture(&self) -> Result<()> {
         match self.kind() {
             StreamKind::NonBlocking => Ok(()),
@@ -228,14 +230,9 @@ pub(super) fn ready(done: Result<(), CallError>) -> Result<bool> {
 
 /// Refuses a call on a stream that is captured, by whomever: it would invalidate the capture.
 fn refuse_captured(context: &Context, raw: CUstream, call: Call) -> Result<()> {
-    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: a live stream, as the callers say, and a valid place.
-    unsafe { context.driver().cuStreamIsCapturing(raw, &mut status)? };
-    if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-        Ok(())
-    } else {
-        Err(Misuse::WouldInvalidate { call }.into())
-    }
+    // The registry knows it without a call where the crate has begun the capture, on whatever thread.
+    let captured = context.entry().capture_of(raw).is_some() || capture_state::is_captured(context.driver(), raw)?;
+    if captured { Err(Misuse::WouldInvalidate { call }.into()) } else { Ok(()) }
 }
 
 /// The stream's kind, after a check that it belongs to the context.

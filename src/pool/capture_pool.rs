@@ -2,7 +2,7 @@
 
 use super::options::{PoolOptions, PoolUsage};
 use super::shared::{PoolHandle, PoolShared};
-use crate::driver::{Context, Stream, open_capture};
+use crate::driver::{Context, Stream, capture_state};
 use crate::error::{Misuse, Result};
 use crate::memory::planned_range::Divergence;
 use crate::memory::pool_plan::PoolPlan;
@@ -104,7 +104,7 @@ impl CapturePool {
     /// [`crate::Error::OutOfMemory`]; [`Misuse::PoolInUse`] where a smaller planned range is in use; [`Misuse::SynchronizeWhileCapturing`], [`Misuse::PoolBusy`],
     /// [`Misuse::PoolReleased`], [`Misuse::PoolLent`].
     pub fn take_plan(&self, plan: &PoolPlan) -> Result<()> {
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         let turn = self.inner.lock()?;
@@ -119,7 +119,7 @@ impl CapturePool {
     /// [`Misuse::PoolBusy`] from inside a break, [`Misuse::SynchronizeWhileCapturing`] while a segment is open, [`Misuse::PoolReleased`],
     /// [`Misuse::PoolLent`].
     pub fn trim(&self) -> Result<()> {
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         self.inner.drain_deferred();

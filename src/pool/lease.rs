@@ -2,7 +2,7 @@
 
 use super::capture_pool::CapturePool;
 use super::shared::{Closed, PoolHandle};
-use crate::driver::open_capture;
+use crate::driver::capture_state;
 use crate::driver::{Context, Stream};
 use crate::error::{Error, Misuse, OutOfMemory, Result};
 use crate::memory::allocator::{ALIGNMENT, BlockState};
@@ -49,7 +49,7 @@ impl CapturePool {
     pub fn lend(&self, stream: &Stream) -> Result<ScratchLease> {
         let inner = self.handle();
         inner.context().expect_same(stream.context(), "stream")?;
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return Err(Misuse::ReplayWhileRecording.into());
         }
         let mut turn = inner.lock()?;

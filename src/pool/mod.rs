@@ -31,4 +31,5 @@ pub(crate) mod tracer;
 pub use capture_pool::CapturePool;
 pub use lease::ScratchLease;
 pub use options::{Backing, PoolOptions, PoolUsage, RestoredContent};
+pub(crate) use replay_lock::ReplayGuard;
 pub(crate) use shared::PoolHandle;

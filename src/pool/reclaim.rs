@@ -2,8 +2,8 @@
 
 use super::shared::PoolShared;
 use super::slabs::Slab;
-use crate::driver::open_capture::{self, KeepAlive};
 use crate::driver::{Event, Stream};
+use crate::driver::{KeepAlive, capture_state};
 use crate::error::Result;
 use crate::tensor::storage::Storage;
 
@@ -64,7 +64,7 @@ impl PoolShared {
     /// Buffers among them may come from a stream-ordered pool, to which they return in the order of their own stream: that is made to come
     /// after the last replay. While a segment is open or a replay runs on this thread they are left for later.
     pub(crate) fn drain_deferred(&self) {
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return;
         }
         let Ok(turn) = self.lock_anyway() else { return };

@@ -6,7 +6,7 @@ use super::replay_lock::{ReplayGuard, ReplayLock};
 use super::slabs::{Slab, SlabSource};
 use super::suspend::Persistent;
 use crate::capture::composite::shared::SharedExecs;
-use crate::driver::open_capture::KeepAlive;
+use crate::driver::KeepAlive;
 use crate::driver::{Context, Event, MemoryPool, RecordingId, Stream, StreamOptions};
 use crate::error::{Error, Misuse, OutOfMemory, Result, TensorError};
 use crate::memory::allocator::{BlockOptions, Blocks, Growth, SLAB_BYTES, StreamKey, TooLarge};

@@ -5,7 +5,7 @@ use super::capture_pool::CapturePool;
 use super::options::RestoredContent;
 use super::shared::{Closed, State, is_out_of_memory};
 use super::slabs::SlabSource;
-use crate::driver::{AddressRange, open_capture};
+use crate::driver::{AddressRange, capture_state};
 use crate::error::{Error, Misuse, OutOfMemory, Result};
 use crate::memory::allocator::BlockId;
 use crate::tensor::{DType, Layout, Tensor};
@@ -35,7 +35,7 @@ impl CapturePool {
         if let BlockRef::Block(id) = block {
             inner.state().persistent.push(Persistent { id, address, bytes, saved: None });
         }
-        if !open_capture::is_open() {
+        if !capture_state::is_open() {
             inner.settle()?;
         }
         Ok(tensor)
@@ -58,7 +58,7 @@ impl CapturePool {
     /// with the pool, and `restore` puts everything right.
     pub fn release(&self) -> Result<()> {
         let inner = self.handle();
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         let turn = inner.lock_anyway()?;
@@ -94,7 +94,7 @@ impl CapturePool {
     /// returns: then it stays released, and can be restored later.
     pub fn restore(&self) -> Result<()> {
         let inner = self.handle();
-        if open_capture::is_open() {
+        if capture_state::is_open() {
             return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         let _turn = inner.lock_anyway()?;

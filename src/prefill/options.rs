@@ -155,7 +155,7 @@ impl RunnerOptions {
     /// With execs shared by the buckets or not: see [`CaptureOptions::share_execs`].
     #[must_use]
     pub fn share_execs(mut self, share: bool) -> Self {
-        self.capture.share_execs = share;
+        self.capture.graph.share_execs = share;
         self
     }
 

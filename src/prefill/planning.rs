@@ -165,7 +165,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             let (requests, peak, planned) = (plan.len(), plan.lower_bound(), plan.bytes());
             Some(BucketPlan { bucket, requests, peak, planned })
         });
-        let execs = if self.options.capture.share_execs { 1 } else { self.buckets().len() };
+        let execs = if self.options.capture.graph.share_execs { 1 } else { self.buckets().len() };
         let alignment = PlanOptions::default().alignment;
         let scratch = self.plans.plans.iter().flatten().map(|plan| plan.trace().scratch_peak(alignment)).max();
         Ok(MemoryPlan {

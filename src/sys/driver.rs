@@ -233,3 +233,19 @@ impl fmt::Display for CodeName {
         write!(f, "{} ({})", super::codes::name(self.0).unwrap_or("an unknown code"), self.0.0)
     }
 }
+
+/// What tells one driver from another, to the device: a driver and its intercepted copies are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct DriverId(usize, u64);
+
+impl Driver {
+    /// Which driver it is.
+    pub(crate) fn identity(&self) -> DriverId {
+        let address = self.inner.table.cuCtxGetId.map_or(0, |call| call as usize);
+        #[cfg(feature = "reference-driver")]
+        let number = self.ref_driver().map_or(0, crate::reference::RefDriver::id);
+        #[cfg(not(feature = "reference-driver"))]
+        let number = 0;
+        DriverId(address, number)
+    }
+}

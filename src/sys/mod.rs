@@ -26,6 +26,7 @@ mod bindings {
 }
 
 pub use bindings::*;
+pub(crate) use driver::DriverId;
 pub use driver::{Driver, Origin};
 pub use load::MINIMUM_VERSION;
 pub use load_error::LoadError;

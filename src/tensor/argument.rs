@@ -1,8 +1,9 @@
 //! Tensors and values as kernel arguments.
 
 use super::owned::Tensor;
+use crate::driver::KeepAlive;
+use crate::driver::capture_state::{self, LaunchRecorder};
 use crate::driver::launch_list::MAX_PARAMETERS;
-use crate::driver::open_capture::{self, KeepAlive, LaunchRecorder};
 use crate::driver::{Kernel, LaunchConfig, Stream};
 use crate::error::{Misuse, Result};
 use core::ffi::c_void;
@@ -74,10 +75,10 @@ impl Kernel {
                 tensor.expect_on(self.context(), "kernel argument")?;
             }
         }
-        let noted = open_capture::record_launch(stream, |notes| {
-            notes.begin(self.as_raw(), config);
-            notes.keep(self.kept());
-            arguments.iter().for_each(|argument| argument.note(notes));
+        let noted = capture_state::record_launch(stream.as_raw(), |launches| {
+            launches.begin(self.as_raw(), config);
+            launches.keep(self.kept());
+            arguments.iter().for_each(|argument| argument.record(launches));
         });
         if noted {
             return Ok(());
@@ -122,19 +123,19 @@ impl Kernel {
 
 impl Arg<'_> {
     /// Adds what the kernel gets to a noted launch.
-    fn note(&self, noted: &mut LaunchRecorder<'_>) {
+    fn record(&self, launches: &mut LaunchRecorder<'_>) {
         match self {
             Arg::Tensor(tensor) => {
-                noted.parameter(&tensor.address().to_ne_bytes());
-                noted.keep_unless_own(tensor.storage().recording, || -> KeepAlive { tensor.storage().clone() });
+                launches.parameter(&tensor.address().to_ne_bytes());
+                launches.keep_unless_own(tensor.storage().recording, || -> KeepAlive { tensor.storage().clone() });
             }
-            Arg::U32(value) => noted.parameter(&value.to_ne_bytes()),
-            Arg::I32(value) => noted.parameter(&value.to_ne_bytes()),
-            Arg::U64(value) => noted.parameter(&value.to_ne_bytes()),
-            Arg::I64(value) => noted.parameter(&value.to_ne_bytes()),
-            Arg::F32(value) => noted.parameter(&value.to_ne_bytes()),
-            Arg::F64(value) => noted.parameter(&value.to_ne_bytes()),
-            Arg::Bytes(bytes) => noted.parameter(bytes),
+            Arg::U32(value) => launches.parameter(&value.to_ne_bytes()),
+            Arg::I32(value) => launches.parameter(&value.to_ne_bytes()),
+            Arg::U64(value) => launches.parameter(&value.to_ne_bytes()),
+            Arg::I64(value) => launches.parameter(&value.to_ne_bytes()),
+            Arg::F32(value) => launches.parameter(&value.to_ne_bytes()),
+            Arg::F64(value) => launches.parameter(&value.to_ne_bytes()),
+            Arg::Bytes(bytes) => launches.parameter(bytes),
         }
     }
 }
@@ -143,6 +144,6 @@ impl Tensor {
     /// If a segment is open, it keeps this tensor's memory for as long as it can be replayed; memory of the recording itself is the
     /// recording's anyway. For code that hands the address to a foreign library; the crate's own launches and copies do it.
     pub fn keep_in_segment(&self) {
-        open_capture::keep_in_segment(self.storage().recording, || -> KeepAlive { self.storage().clone() });
+        capture_state::keep_in_segment(self.storage().recording, || -> KeepAlive { self.storage().clone() });
     }
 }

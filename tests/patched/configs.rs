@@ -4,12 +4,15 @@ use crate::model::{Captured, Live};
 use crate::support::{Rig, driver, for_each_driver};
 use breakable_cuda_graph::BreakKind::Patched;
 use breakable_cuda_graph::sys::Call;
-use breakable_cuda_graph::{CaptureOptions, PatchStats};
+use breakable_cuda_graph::{CaptureOptions, GraphOptions, PatchStats, Reconfigure};
 
-fn options(max_recorded_configs: usize) -> CaptureOptions {
-    let mut options = CaptureOptions::default();
-    options.max_recorded_configs = max_recorded_configs;
-    options
+/// An exec for each configuration, up to so many.
+fn graph(max_execs: usize) -> GraphOptions {
+    GraphOptions::default().reconfigure(Reconfigure::AnotherExec).max_execs(max_execs)
+}
+
+fn options(max_execs: usize) -> CaptureOptions {
+    CaptureOptions::default().graph(graph(max_execs))
 }
 
 fn live(blocks: u32, factor: f32) -> Live {
@@ -71,14 +74,12 @@ fn the_configuration_least_recently_used_makes_room() {
     });
 }
 
-/// Bodies of other nodes find their exec whatever their grids are, and the bound is on the product.
+/// Bodies of other nodes find their exec whatever their grids are, and the bound is on all execs.
 #[test]
 fn configurations_and_shapes_have_a_bound_together() {
     for_each_driver(|driver| {
         let rig = Rig::new(driver);
-        let mut options = options(2);
-        options.max_recorded_shapes = 2;
-        let mut captured = Captured::new(&rig, &[Patched; 3], options);
+        let mut captured = Captured::new(&rig, &[Patched; 3], options(4));
         for round in 0..3 {
             for (kernels, blocks) in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (2, 2)] {
                 captured.check(Live { kernels, ..live(blocks, round as f32) }, None);
@@ -86,9 +87,32 @@ fn configurations_and_shapes_have_a_bound_together() {
         }
         let stats = captured.capture.patch_stats();
         assert_eq!((stats.execs, stats.rebuilt, stats.fell_back), (4, 3, 0), "{stats:?}");
+        // Two of each: those of a third and a fourth kind take the place of a second; for a fifth there is no room.
+        for (kernels, fell_back) in [(4, 0), (5, 0), (1, 1)] {
+            captured.check(Live { kernels, ..live(0, 1.0) }, None);
+            let stats = captured.capture.patch_stats();
+            assert_eq!((stats.execs, stats.fell_back), (4, fell_back), "{stats:?}");
+        }
+    });
+}
+
+/// Configurations of one kind of body don't take all execs: bodies of other nodes get one in the place of a second.
+#[test]
+fn bodies_of_other_nodes_come_before_other_configurations() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let mut captured = Captured::new(&rig, &[Patched; 3], options(2));
+        for blocks in [0, 1, 0] {
+            captured.check(Live { kernels: 2, ..live(blocks, 1.0) }, None);
+        }
+        for kernels in [3, 2, 3, 2] {
+            captured.check(Live { kernels, ..live(0, 1.0) }, None);
+        }
+        let stats = captured.capture.patch_stats();
+        assert_eq!((stats.execs, stats.rebuilt, stats.fell_back, stats.reconfigured), (2, 2, 0, 0), "{stats:?}");
         captured.check(Live { kernels: 4, ..live(0, 1.0) }, None);
         let stats = captured.capture.patch_stats();
-        assert_eq!((stats.execs, stats.fell_back), (4, 1), "{stats:?}");
+        assert_eq!((stats.execs, stats.fell_back), (2, 1), "both are of other nodes");
     });
 }
 
@@ -97,8 +121,9 @@ fn configurations_and_shapes_have_a_bound_together() {
 fn shared_execs_keep_no_configurations() {
     for_each_driver(|driver| {
         let rig = Rig::new(driver);
-        let mut first = Captured::new(&rig, &[Patched; 3], options(4).share_execs(true));
-        let mut second = Captured::new(&rig, &[Patched; 3], options(4).share_execs(true));
+        let mut first = Captured::new(&rig, &[Patched; 3], CaptureOptions::default().graph(graph(4).share_execs(true)));
+        let mut second =
+            Captured::new(&rig, &[Patched; 3], CaptureOptions::default().graph(graph(4).share_execs(true)));
         for blocks in [0, 1, 2, 0, 1] {
             first.check(live(blocks, 2.0), None);
             second.check(live(blocks, 3.0), None);

@@ -6,7 +6,7 @@ use breakable_cuda_graph::BreakKind::{Live as Alive, Patched};
 use breakable_cuda_graph::driver::InstantiateFlags;
 use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
-use breakable_cuda_graph::{CaptureOptions, Result, is_capturing};
+use breakable_cuda_graph::{CaptureOptions, Reconfigure, Result, is_capturing};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex};
 /// whose bodies have to be captured, and that fall back.
 fn scenario(rig: &Rig) -> Result<Vec<f32>> {
     let mut options = CaptureOptions::default();
-    options.max_recorded_shapes = 2;
-    options.max_recorded_configs = 2;
-    options.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
+    options.graph = options.graph.reconfigure(Reconfigure::AnotherExec).max_execs(4);
+    options.graph.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
     let mut captured = Captured::with(rig, &[Patched, Alive, Patched], options, Live::new(1.0))?;
     let first = captured.replay(Live::new(2.0), None)?;
     captured.replay(Live::new(2.0), None)?;

@@ -7,8 +7,8 @@ use breakable_cuda_graph::memory::PoolPlan;
 use breakable_cuda_graph::memory::planner::PlanOptions;
 use breakable_cuda_graph::sys::Call;
 use breakable_cuda_graph::{
-    BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, DType, PatchStats, active_forward,
-    trace,
+    BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, DType, PatchStats, Reconfigure,
+    active_forward, trace,
 };
 
 const ALL: [BreakKind; 3] = [Patched; 3];
@@ -62,8 +62,9 @@ fn a_lead_is_launched_before_the_rest() {
         let rig = Rig::new(driver);
         let kinds = [Patched; 9];
         for (early_launch_divisor, launches) in [(0, 1), (1, 1), (2, 2), (8, 2), (9, 2), (10, 1)] {
-            let mut options = CaptureOptions::default().share_execs(early_launch_divisor == 2);
-            options.early_launch_divisor = early_launch_divisor;
+            let mut options = CaptureOptions::default();
+            options.graph.early_launch_divisor = early_launch_divisor;
+            options.graph.share_execs = early_launch_divisor == 2;
             let mut captured = Captured::new(&rig, &kinds, options);
             assert_eq!(captured.capture.num_launches(), launches, "one in {early_launch_divisor}");
             for (factor, kernels) in [(0.5, 2), (-1.5, 2), (0.25, 3)] {
@@ -94,7 +95,7 @@ fn bodies_of_other_shapes_get_execs_up_to_the_bound() {
     for_each_driver(|driver| {
         let rig = Rig::new(driver);
         let mut options = CaptureOptions::default();
-        options.max_recorded_shapes = 3;
+        options.graph.max_execs = 3;
         let mut captured = Captured::new(&rig, &ALL, options);
         let live = |kernels, factor| Live { kernels, ..Live::new(factor) };
         for round in 0..3 {
@@ -113,8 +114,7 @@ fn random_replays_equal_eager() {
     let driver = driver();
     let rig = Rig::new(&driver);
     let mut options = CaptureOptions::default();
-    options.max_recorded_shapes = 2;
-    options.max_recorded_configs = 2;
+    options.graph = options.graph.reconfigure(Reconfigure::AnotherExec).max_execs(4);
     let mut captured = Captured::new(&rig, &[Patched, Alive, Patched], options);
     for values in random_values(11, 400).chunks(4) {
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| (values[at].abs() * 97.0) as usize);

@@ -3,13 +3,13 @@
 use crate::model::{Captured, Live};
 use crate::support::{Ledger, Rig, driver, for_each_driver};
 use breakable_cuda_graph::BreakKind::{self, Live as Alive, Patched};
-use breakable_cuda_graph::CaptureOptions;
 use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
+use breakable_cuda_graph::{CaptureOptions, GraphOptions};
 use std::collections::BTreeSet;
 
 fn shared() -> CaptureOptions {
-    CaptureOptions::default().share_execs(true)
+    CaptureOptions::default().graph(GraphOptions::default().share_execs(true))
 }
 
 /// Device memory that is free.

@@ -3,15 +3,14 @@
 use crate::model::{Captured, Live, ROWS};
 use crate::support::{Rig, driver, random_values};
 use breakable_cuda_graph::BreakKind::{Live as Alive, Patched};
-use breakable_cuda_graph::CaptureOptions;
+use breakable_cuda_graph::{CaptureOptions, Reconfigure};
 
 /// A thousand batches of random rows, factors, node counts and temporaries, over two stretches.
 #[test]
 fn a_thousand_random_batches_equal_eager_and_counters_add_up() {
     let rig = Rig::new(&driver());
     let mut options = CaptureOptions::default();
-    options.max_recorded_shapes = 3;
-    options.max_recorded_configs = 2;
+    options.graph = options.graph.reconfigure(Reconfigure::AnotherExec).max_execs(6);
     let mut captured = Captured::new(&rig, &[Patched, Patched, Alive], options);
     let batches = if rig.is_reference() { 250 } else { 1000 };
     for values in random_values(23, batches * 4).chunks(4) {
@@ -32,7 +31,8 @@ fn a_thousand_random_batches_equal_eager_and_counters_add_up() {
         2 * batches as u64,
         "{stats:?}"
     );
-    assert_eq!(stats.execs as u64, 1 + stats.rebuilt, "{stats:?}");
+    // An exec that is made in the place of another leaves their number as it is.
+    assert!(stats.execs <= 6 && stats.execs as u64 <= 1 + stats.rebuilt, "{stats:?}");
 }
 
 /// Device memory and the driver's objects are the same after many replays.

@@ -235,7 +235,7 @@ fn all_nodes_have_the_priority_of_the_capture_stream() {
             let rig = Rig::with_pool(&driver, PoolOptions::default().priority(priority));
             for flags in [InstantiateFlags::default(), InstantiateFlags::USE_NODE_PRIORITY] {
                 let mut options = CaptureOptions::default();
-                options.instantiate = flags;
+                options.graph.instantiate = flags;
                 let counts = || {
                     let calls = [Call::cuGraphAddKernelNode_v2, Call::cuGraphKernelNodeSetAttribute];
                     calls.map(|call| watch.count(call))

@@ -4,7 +4,7 @@ use crate::model::{Owned, Small, WIDTH};
 use crate::support::{Rig, for_each_driver, random_values, reference};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{Batch, CaptureWhen, InputData};
-use breakable_cuda_graph::{BreakKind, CaptureOptions, Error, Misuse, Tensor, TensorError};
+use breakable_cuda_graph::{BreakKind, CaptureOptions, Error, GraphOptions, Misuse, Reconfigure, Tensor, TensorError};
 
 const LADDER: [usize; 7] = [1, 3, 4, 8, 13, 21, 32];
 
@@ -28,8 +28,8 @@ fn captures_are_made_with_the_options_for_them() {
 fn a_thousand_batches(rig: &Rig, seed: u64) {
     let mut model = Small::new(rig);
     model.kind = if seed % 2 == 1 { BreakKind::Patched } else { BreakKind::Live };
-    let mut capture = CaptureOptions::default().share_execs(seed % 4 == 3);
-    capture.max_recorded_configs = 2;
+    let graph = GraphOptions::default().share_execs(seed % 4 == 3).reconfigure(Reconfigure::AnotherExec);
+    let capture = CaptureOptions::default().graph(graph);
     let mut runner = runner(rig, &model, buckets(&LADDER).capture(capture));
     runner.capture_all(&rig.stream, |_| {}).expect("all captured");
     let poison: Vec<_> = runner.inputs().iter().map(|input| vec![f32::NAN; input.elements()]).collect();

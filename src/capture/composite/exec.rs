@@ -1,17 +1,18 @@
-//! A exec: an exec of a composite for bodies of certain shapes.
+//! An exec of a composite graph, for bodies of certain nodes.
 
-use super::body::Work;
+use super::part::{Part, first_segment, patched};
+use super::patched_part::Work;
+use super::shared::{Member, SharedExec, SharedExecs};
 use super::stats::PatchStats;
-use super::{Part, first_segment, patched};
-use crate::capture::composite::shared::{Member, SharedExec, SharedExecs};
 use crate::driver::graph::Node;
 use crate::driver::launch_list::LaunchList;
 use crate::driver::{Bound, Graph, GraphExec, InstantiateFlags, Stream};
-use crate::error::{Error, Misuse, Result};
+use crate::error::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) struct CompositeExec {
+/// An exec of a composite graph.
+pub(super) struct CompositeExec {
     exec: Exec,
     /// The graph, which its nodes are of.
     member: Member,
@@ -23,7 +24,7 @@ enum Exec {
     Shared(Arc<SharedExec>),
 }
 
-/// A body's place in a exec.
+/// A body's place in an exec.
 enum BodySlot {
     /// A kernel node for each launch. `held`: the launches that the nodes have, where that is known.
     Launches { nodes: Range<usize>, held: LaunchList, known: bool },
@@ -33,14 +34,14 @@ enum BodySlot {
 
 /// How execs are made.
 #[derive(Clone, Copy)]
-pub(crate) struct ExecParams<'a> {
-    pub(crate) flags: InstantiateFlags,
+pub(super) struct ExecParams<'a> {
+    pub(super) flags: InstantiateFlags,
     /// What the nodes that are made of launches have; captured ones have their stream's.
-    pub(crate) priority: Option<i32>,
-    /// The composite's place in its capture.
-    pub(crate) place: usize,
+    pub(super) priority: Option<i32>,
+    /// The composite graph's place in its capture.
+    pub(super) place: usize,
     /// The pool's execs, where captures share them.
-    pub(crate) shared: Option<&'a SharedExecs>,
+    pub(super) shared: Option<&'a SharedExecs>,
 }
 
 /// What came of putting a body in its slot.
@@ -58,7 +59,7 @@ impl BodySlot {
     /// Whether launches meet as many kernel nodes, and a graph a child.
     fn has_room_for(&self, work: &Work) -> bool {
         match (self, work) {
-            (BodySlot::Launches { nodes, .. }, Work::Launches(noted)) => nodes.len() == noted.len(),
+            (BodySlot::Launches { nodes, .. }, Work::Launches(launches)) => nodes.len() == launches.len(),
             (BodySlot::Child { .. }, Work::Graph(_)) => true,
             _ => false,
         }
@@ -67,7 +68,9 @@ impl BodySlot {
     /// Whether nothing but arguments of launches is to be set, as far as is known.
     fn is_configured_for(&self, work: &Work) -> bool {
         match (self, work) {
-            (BodySlot::Launches { held, known, .. }, Work::Launches(noted)) => *known && held.is_configured_like(noted),
+            (BodySlot::Launches { held, known, .. }, Work::Launches(launches)) => {
+                *known && held.is_configured_like(launches)
+            }
             (BodySlot::Child { .. }, Work::Graph(_)) => true,
             _ => false,
         }
@@ -82,8 +85,8 @@ impl BodySlot {
 
     /// The nodes were made with this body.
     fn made_with(&mut self, work: &Work) {
-        if let (BodySlot::Launches { held, known, .. }, Work::Launches(noted)) = (self, work) {
-            held.become_like(noted);
+        if let (BodySlot::Launches { held, known, .. }, Work::Launches(launches)) = (self, work) {
+            held.become_like(launches);
             *known = true;
         }
     }
@@ -91,15 +94,15 @@ impl BodySlot {
     /// Puts a body in, which it has room for. `all`: the nodes that address the exec.
     fn patch(&mut self, (exec, bound): (&GraphExec, &Bound<'_>), all: &[Node], work: &Work) -> Result<Patched> {
         match (self, work) {
-            (BodySlot::Launches { nodes, held, known }, Work::Launches(noted)) => {
-                if *known && *held == *noted {
+            (BodySlot::Launches { nodes, held, known }, Work::Launches(launches)) => {
+                if *known && *held == *launches {
                     return Ok(Patched::Unchanged);
                 }
                 let (mut changed, mut reconfigured) = (false, false);
                 // Should a call fail, nobody knows.
                 let was_known = std::mem::take(known);
                 let mut before = held.iter();
-                for (node, launch) in all[nodes.clone()].iter().zip(noted.iter()) {
+                for (node, launch) in all[nodes.clone()].iter().zip(launches.iter()) {
                     let before = before.next();
                     if !was_known || before != Some(launch) {
                         // SAFETY: the exec's own node or its counterpart in the exec's source, and a launch with its kernel's own parameters.
@@ -113,7 +116,7 @@ impl BodySlot {
                 drop(before);
                 *known = true;
                 if changed {
-                    held.become_like(noted);
+                    held.become_like(launches);
                 }
                 Ok(if changed { Patched::Changed { reconfigured } } else { Patched::Unchanged })
             }
@@ -129,9 +132,9 @@ impl BodySlot {
 
 impl CompositeExec {
     /// An exec of the segments and the recorded bodies.
-    pub(crate) fn new(parts: &mut [Part<'_>], making: ExecParams<'_>, stream: &Stream) -> Result<CompositeExec> {
-        let (member, mut slots) = build(parts, making, stream)?;
-        let exec = match making.shared {
+    pub(super) fn new(parts: &mut [Part<'_>], params: ExecParams<'_>, stream: &Stream) -> Result<CompositeExec> {
+        let (member, mut slots) = build(parts, params, stream)?;
+        let exec = match params.shared {
             Some(shared) => Exec::Shared(shared.join(&member, stream)?),
             None => {
                 let exec = GraphExec::new(&member.graph, member.flags)?;
@@ -140,10 +143,10 @@ impl CompositeExec {
             }
         };
         if let Exec::Own(_) = exec {
-            // What a shared one has is looked at when it is its turn.
+            // What a shared one has is looked at when it is locked.
             for (slot, part) in slots.iter_mut().zip(patched(parts)) {
-                if let Some(body) = &part.body {
-                    slot.made_with(&body.work);
+                if let Some(work) = part.work() {
+                    slot.made_with(work);
                 }
             }
         }
@@ -151,36 +154,42 @@ impl CompositeExec {
     }
 
     /// The exec, unless it is shared.
-    pub(crate) fn exec(&self) -> Option<&GraphExec> {
+    pub(super) fn exec(&self) -> Option<&GraphExec> {
         match &self.exec {
             Exec::Own(exec) => Some(exec),
             Exec::Shared(_) => None,
         }
     }
 
+    /// Whether another exec has the same nodes, as far as is known: child graphs are not looked into.
+    pub(super) fn has_nodes_like(&self, other: &CompositeExec) -> bool {
+        let nodes = |slot: &BodySlot| match slot {
+            BodySlot::Launches { nodes, .. } => Some(nodes.len()),
+            BodySlot::Child { .. } => None,
+        };
+        self.slots.iter().map(nodes).eq(other.slots.iter().map(nodes))
+    }
+
     /// Whether it has a node for each launch, and a child for each graph.
-    pub(crate) fn has_room_for(&self, parts: &mut [Part<'_>]) -> bool {
+    pub(super) fn has_room_for(&self, parts: &mut [Part<'_>]) -> bool {
         self.all_slots(parts, BodySlot::has_room_for)
     }
 
     /// Whether nothing but arguments of launches is to be set, as far as is known. Not for a shared exec.
-    pub(crate) fn is_configured_for(&self, parts: &mut [Part<'_>]) -> bool {
+    pub(super) fn is_configured_for(&self, parts: &mut [Part<'_>]) -> bool {
         self.all_slots(parts, BodySlot::is_configured_for)
     }
 
     fn all_slots(&self, parts: &mut [Part<'_>], holds: impl Fn(&BodySlot, &Work) -> bool) -> bool {
         let mut slots = self.slots.iter();
-        patched(parts).all(|part| {
-            let work = part.body.as_ref().map(|body| &body.work);
-            slots.next().zip(work).is_some_and(|(slot, work)| holds(slot, work))
-        })
+        patched(parts).all(|part| slots.next().zip(part.work()).is_some_and(|(slot, work)| holds(slot, work)))
     }
 
     /// Puts the recorded bodies in where they differ from what is there, and launches. `false`: a body has other nodes.
-    pub(crate) fn run(
+    pub(super) fn run(
         &mut self,
         parts: &mut [Part<'_>],
-        making: ExecParams<'_>,
+        params: ExecParams<'_>,
         stream: &Stream,
         stats: &mut PatchStats,
     ) -> Result<bool> {
@@ -194,22 +203,22 @@ impl CompositeExec {
         };
         let current = shared.clone();
         let other;
-        let turn = match current.turn(member, stream)? {
-            Some(turn) => turn,
+        let lock = match current.lock(member, stream)? {
+            Some(lock) => lock,
             None => {
                 // It was made anew for others, after a capture was dropped.
-                other = making.shared.ok_or(Error::Misuse(Misuse::Poisoned))?.join(member, stream)?;
+                other = params.shared.ok_or(NOT_SHARED)?.join(member, stream)?;
                 *shared = other.clone();
-                let mut turn = other.turn(member, stream)?.ok_or(Error::Misuse(Misuse::Poisoned))?;
-                turn.switched = true;
-                turn
+                let mut lock = other.lock(member, stream)?.ok_or(NOT_SHARED)?;
+                lock.switched = true;
+                lock
             }
         };
-        if turn.switched {
+        if lock.switched {
             slots.iter_mut().for_each(BodySlot::forget);
             stats.switched += 1;
         }
-        patch_and_launch(slots, parts, turn.parts().ok_or(Error::Misuse(Misuse::Poisoned))?, stream, stats)
+        patch_and_launch(slots, parts, lock.parts().ok_or(NOT_SHARED)?, stream, stats)
     }
 }
 
@@ -222,7 +231,7 @@ impl Drop for CompositeExec {
 }
 
 /// The graph of the segments and the recorded bodies, one after another, and the bodies' places in it.
-fn build(parts: &[Part<'_>], making: ExecParams<'_>, stream: &Stream) -> Result<(Member, Vec<BodySlot>)> {
+fn build(parts: &[Part<'_>], params: ExecParams<'_>, stream: &Stream) -> Result<(Member, Vec<BodySlot>)> {
     let mut graph = Graph::new(stream.context())?;
     let (mut nodes, mut slots) = (Vec::<Node>::new(), Vec::new());
     for part in parts {
@@ -234,11 +243,11 @@ fn build(parts: &[Part<'_>], making: ExecParams<'_>, stream: &Stream) -> Result<
             Part::Patched(part) => part,
         };
         let first = nodes.len();
-        match part.body.as_ref().map(|body| &body.work) {
-            Some(Work::Launches(noted)) => {
-                for launch in noted.iter() {
+        match part.work() {
+            Some(Work::Launches(launches)) => {
+                for launch in launches.iter() {
                     // SAFETY: a launch of the crate's with its kernel's own parameters.
-                    let added = unsafe { graph.add_kernel(launch, nodes.last().copied(), making.priority) };
+                    let added = unsafe { graph.add_kernel(launch, nodes.last().copied(), params.priority) };
                     nodes.push(added.map_err(|error| part.step.failed(error))?);
                 }
                 slots.push(BodySlot::Launches { nodes: first..nodes.len(), held: LaunchList::default(), known: false });
@@ -248,10 +257,10 @@ fn build(parts: &[Part<'_>], making: ExecParams<'_>, stream: &Stream) -> Result<
                 nodes.push(added.map_err(|error| part.step.failed(error))?);
                 slots.push(BodySlot::Child { node: first });
             }
-            None => return Err(Misuse::Poisoned.into()),
+            None => return Err(NO_BODY),
         }
     }
-    Ok((Member::new(graph, nodes, making.flags, making.place), slots))
+    Ok((Member::new(graph, nodes, params.flags, params.place), slots))
 }
 
 /// Puts the bodies into an exec, and launches it.
@@ -265,8 +274,8 @@ fn patch_and_launch(
     let bound = exec.context().bind()?;
     let mut counted = PatchStats::default();
     for (slot, part) in slots.iter_mut().zip(patched(parts)) {
-        let Some(body) = &part.body else { return Err(Misuse::Poisoned.into()) };
-        match slot.patch((exec, &bound), nodes, &body.work) {
+        let work = part.work().ok_or(NO_BODY)?;
+        match slot.patch((exec, &bound), nodes, work) {
             Ok(Patched::Unchanged) => counted.unchanged += 1,
             Ok(Patched::Changed { reconfigured }) => {
                 counted.patched += 1;
@@ -284,3 +293,8 @@ fn patch_and_launch(
         Err(error) => Err(Error::Segment { index: first_segment(parts), source: Box::new(error) }),
     }
 }
+
+/// Bodies are recorded before they are put anywhere.
+const NO_BODY: Error = Error::Internal("a patched break has no body");
+/// An exec that a member has joined takes its graph.
+const NOT_SHARED: Error = Error::Internal("a shared exec does not take its member's graph");

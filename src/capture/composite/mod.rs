@@ -1,109 +1,116 @@
-//! A composite: the segments and patched breaks between two live breaks, as one exec.
+//! Composite graphs: the segments and patched breaks between two live breaks, as one exec. There are two doors: [`build`], and
+//! [`run`](Composite::run) on each replay.
 //!
 //! Segments and the bodies of patched breaks are nodes of one graph. On a replay each body is recorded anew, and put in its place in the exec where
-//! it differs from what is there; then the exec is launched once. Where a body has other nodes than the exec, another exec of the same composite, made
-//! for bodies of that shape, is used, or made. Above a bound on such execs, and where a body asks for more scratch than it did at capture, the composite
-//! is launched part by part, with its breaks live.
+//! it differs from what is there; then the exec is launched once. Where a body has other nodes than the exec, another exec of the same composite graph,
+//! made for bodies of those nodes, is used, or made. Above a bound on such execs, and where a body asks for more scratch than it did at capture, the
+//! composite graph is launched part by part, with its breaks live.
 //!
-//! - `body` records bodies; `scratch` is where their temporaries lie. `exec` is an exec of a composite. `stats` counts.
+//! - `part`: a segment or a patched break. `patched_part`: a patched break, and its body. `exec`: an exec, with a slot for each body. `cache`: the
+//!   execs of one composite graph. `shared`: execs in which captures of a pool take turns. `stats`: what it cost and saved.
 //!
-//! Invariants:
-//! 1. A exec is launched only after each of its bodies is known to be the one that was recorded for this replay: patched in, or equal in all that a
-//!    launch takes.
-//! 2. What the current bodies refer to is kept until the next ones have taken their place, and given back after the last launch.
+//! Invariants P1 to P3 of `docs/DESIGN.md`.
 
-mod body;
+mod cache;
 mod exec;
-pub(crate) mod scratch;
+pub(super) mod part;
+pub(super) mod patched_part;
 pub(crate) mod shared;
 mod stats;
 
-pub(crate) use body::{PatchedPart, Recording};
 pub use stats::PatchStats;
 
-use super::program::BreakStep;
-use crate::driver::open_capture::{KeepAlive, OpenCapture};
-use crate::driver::{Graph, GraphExec, InstantiateFlags, Stream};
+use super::breaks::step::BreakStep;
+use super::options::{GraphOptions, Reconfigure};
+use crate::driver::open_capture::OpenCapture;
+use crate::driver::{GraphExec, KeepAlive, Stream};
 use crate::error::{Error, Result};
 use crate::pool::PoolHandle;
-use body::is_of_captures;
+use cache::ExecCache;
 use exec::{CompositeExec, ExecParams};
+use part::{Part, patched};
+use patched_part::{BodyParams, is_of_captures};
 
-/// A part of a composite.
-pub(crate) enum Part<'env> {
-    /// A segment that has nodes.
-    Segment(SegmentPart),
-    /// A patched break.
-    Patched(Box<PatchedPart<'env>>),
-}
-
-pub(crate) struct SegmentPart {
-    pub(crate) graph: Graph,
-    pub(crate) index: usize,
-    pub(crate) nodes: usize,
-    /// Made when it is launched alone.
-    pub(crate) exec: Option<GraphExec>,
-}
-
+/// A composite graph.
 pub(crate) struct Composite<'env> {
     parts: Vec<Part<'env>>,
-    /// The one that was launched last comes first, then the one before.
-    execs: Vec<CompositeExec>,
+    execs: ExecCache,
     /// Where bodies are recorded.
-    side: Stream,
+    body_stream: Stream,
     options: CompositeOptions,
+    /// Its place in the capture: execs are shared by those of the same place.
+    place: usize,
     stats: PatchStats,
-    /// What earlier bodies referred to, to be let go of after the replay.
+    /// What earlier bodies referred to, to be dropped after the replay.
     replaced: Vec<KeepAlive>,
 }
 
-/// How composites are made.
+/// How composite graphs are made.
 #[derive(Clone, Copy)]
 pub(crate) struct CompositeOptions {
-    pub(crate) flags: InstantiateFlags,
+    pub(crate) graph: GraphOptions,
     /// The nodes' priority, where the flags ask for it.
     pub(crate) priority: Option<i32>,
-    /// The most execs of one for bodies of other nodes, at least 1.
-    pub(crate) max_shapes: usize,
-    /// The most execs for bodies of the same nodes, at least 1.
-    pub(crate) max_configs: usize,
-    /// Whether its execs are the pool's, for all captures that ask for it.
-    pub(crate) share: bool,
-    /// Its place in the capture: execs are shared by those of the same place.
-    pub(crate) place: usize,
 }
 
 impl CompositeOptions {
-    fn max_variants(&self) -> usize {
-        self.max_shapes.saturating_mul(self.max_configs)
+    /// What is done with other configurations. A shared exec is another capture's in between: it does not stay as it is.
+    fn reconfigure(&self) -> Reconfigure {
+        if self.graph.share_execs { Reconfigure::InPlace } else { self.graph.reconfigure }
     }
 
-    fn making<'p>(&self, pool: &'p PoolHandle) -> ExecParams<'p> {
-        let CompositeOptions { flags, priority, place, .. } = *self;
-        ExecParams { flags, priority, place, shared: self.share.then(|| pool.shared_execs()) }
+    fn exec_params<'p>(&self, place: usize, pool: &'p PoolHandle) -> ExecParams<'p> {
+        let shared = self.graph.share_execs.then(|| pool.shared_execs());
+        ExecParams { flags: self.graph.instantiate, priority: self.priority, place, shared }
+    }
+}
+
+/// Makes composite graphs of parts whose bodies have been recorded: one, or two where some breaks are launched ahead of the rest. `place`: the first's in
+/// the capture. `stream`: where execs are uploaded.
+pub(crate) fn build<'env>(
+    mut parts: Vec<Part<'env>>,
+    options: CompositeOptions,
+    place: usize,
+    pool: &PoolHandle,
+    stream: &Stream,
+) -> Result<Vec<Composite<'env>>> {
+    let rest = split_off_rest(&mut parts, options.graph.early_launch_divisor);
+    let both = [parts, rest].into_iter().filter(|parts| !parts.is_empty()).enumerate();
+    both.map(|(nth, parts)| Composite::new(parts, options, place + nth, pool, stream)).collect()
+}
+
+/// Leaves the parts that are launched first, with one in `divisor` of the patched breaks and what comes before the next one; and gives the rest.
+fn split_off_rest<'env>(parts: &mut Vec<Part<'env>>, divisor: usize) -> Vec<Part<'env>> {
+    let breaks = parts.iter().enumerate().filter(|(_, part)| matches!(part, Part::Patched(_)));
+    let places: Vec<usize> = breaks.map(|(place, _)| place).collect();
+    let early = places.len().checked_div(divisor).unwrap_or(0);
+    match places.get(early) {
+        Some(&next) if early > 0 => parts.split_off(next),
+        _ => Vec::new(),
     }
 }
 
 impl<'env> Composite<'env> {
-    /// One exec of parts whose bodies have been recorded. `stream`: where it is uploaded.
-    pub(crate) fn new(
+    fn new(
         mut parts: Vec<Part<'env>>,
-        side: Stream,
         options: CompositeOptions,
+        place: usize,
         pool: &PoolHandle,
         stream: &Stream,
     ) -> Result<Composite<'env>> {
-        let exec = CompositeExec::new(&mut parts, options.making(pool), stream)?;
+        let first = CompositeExec::new(&mut parts, options.exec_params(place, pool), stream)?;
+        let execs = ExecCache::new(first, options.graph.max_execs, options.reconfigure());
         let mut replaced = Vec::new();
         patched(&mut parts).for_each(|part| part.adopt(&mut replaced));
-        let (execs, stats) = (vec![exec], PatchStats::default());
-        Ok(Composite { parts, execs, side, options, stats, replaced })
+        let (body_stream, stats) = (pool.recording_stream(stream)?, PatchStats::default());
+        Ok(Composite { parts, execs, body_stream, options, place, stats, replaced })
     }
 
     pub(crate) fn parts(&self) -> &[Part<'env>] {
         &self.parts
     }
 
+    /// Its patched breaks, in order.
     pub(crate) fn breaks(&self) -> impl Iterator<Item = &BreakStep<'env>> {
         self.parts.iter().filter_map(|part| match part {
             Part::Segment(_) => None,
@@ -113,86 +120,50 @@ impl<'env> Composite<'env> {
 
     /// The exec that was launched last, unless it is shared.
     pub(crate) fn exec(&self) -> Option<&GraphExec> {
-        self.execs.first()?.exec()
+        self.execs.last()
     }
 
     pub(crate) fn stats(&self) -> PatchStats {
         PatchStats { execs: self.execs.len(), ..self.stats }
     }
 
-    /// What may be let go of once the turn is over.
-    pub(crate) fn take_retired(&mut self, into: &mut Vec<KeepAlive>) {
+    /// What may be dropped once the replay lock is given back.
+    pub(crate) fn take_replaced(&mut self, into: &mut Vec<KeepAlive>) {
         into.append(&mut self.replaced);
     }
 
     /// What the bodies that are in the exec refer to.
     pub(crate) fn take_kept(&mut self, into: &mut Vec<KeepAlive>) {
-        self.take_retired(into);
+        self.take_replaced(into);
         patched(&mut self.parts).for_each(|part| part.take_kept(into));
     }
 
     /// Records the bodies, sees to it that an exec has them, and launches it.
     pub(crate) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>, pool: &PoolHandle) -> Result<()> {
-        match record_bodies(&mut self.parts, Recording { side: &self.side, valid_rows, pool }) {
+        match record_bodies(&mut self.parts, BodyParams { stream: &self.body_stream, valid_rows, pool }) {
             Ok(()) => {}
-            Err(Error::ScratchExceeded { .. }) => return self.run_pieces(stream, valid_rows),
+            Err(Error::ScratchExceeded { .. }) => return self.run_part_by_part(stream, valid_rows),
             Err(error) => return Err(error),
         }
-        let ran = self.run_variant(stream, pool);
+        let params = self.options.exec_params(self.place, pool);
+        let ran = self.execs.run(&mut self.parts, params, stream, &mut self.stats);
         // Launched or not, they may be in an exec.
         patched(&mut self.parts).for_each(|part| part.adopt(&mut self.replaced));
-        if ran? { Ok(()) } else { self.run_pieces(stream, valid_rows) }
-    }
-
-    /// Launches a exec that has the recorded bodies. `false`: there is none, and there are too many already.
-    fn run_variant(&mut self, stream: &Stream, pool: &PoolHandle) -> Result<bool> {
-        let making = self.options.making(pool);
-        let Composite { parts, execs, options, stats, .. } = self;
-        let (count, max_configs) = (execs.len(), options.max_configs);
-        let mut alike = 0;
-        for index in 0..count {
-            // Where others may be configured as the bodies are, one that isn't waits.
-            let now = max_configs == 1 || execs[index].is_configured_for(parts);
-            if now && execs[index].run(parts, making, stream, stats)? {
-                execs[..=index].rotate_right(1);
-                return Ok(true);
-            }
-            alike += usize::from(!now && execs[index].has_room_for(parts));
-        }
-        if alike >= max_configs || alike > 0 && count >= options.max_variants() {
-            // The one whose turn was the longest ago is the likeliest not to be wanted as it is.
-            for index in (0..count).rev() {
-                if execs[index].run(parts, making, stream, stats)? {
-                    execs[..=index].rotate_right(1);
-                    return Ok(true);
-                }
-            }
-        }
-        if count >= options.max_variants() {
-            return Ok(false);
-        }
-        let mut made = CompositeExec::new(parts, making, stream)?;
-        stats.rebuilt += 1;
-        // It was made with these bodies.
-        let ran = made.run(parts, making, stream, &mut PatchStats::default());
-        execs.insert(0, made);
-        ran
+        if ran? { Ok(()) } else { self.run_part_by_part(stream, valid_rows) }
     }
 
     /// Launches segment by segment, with breaks live.
     #[cold]
-    fn run_pieces(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
+    fn run_part_by_part(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
         self.stats.fell_back += 1;
         for part in &mut self.parts {
             match part {
                 Part::Segment(segment) => {
-                    let exec = match &mut segment.exec {
-                        Some(exec) => exec,
-                        none => none.insert(GraphExec::new(&segment.graph, self.options.flags)?),
-                    };
+                    let index = segment.index;
+                    let exec = segment.exec_alone(self.options.graph.instantiate)?;
                     // SAFETY: the program keeps what the graph refers to, and its return waits for what is running.
                     if let Err(error) = unsafe { exec.launch(stream) } {
-                        return Err(Error::Segment { index: segment.index, source: Box::new(error) });
+                        return Err(Error::Segment { index, source: Box::new(error) });
                     }
                 }
                 Part::Patched(patched) => {
@@ -205,7 +176,7 @@ impl<'env> Composite<'env> {
 }
 
 /// Records the bodies for one replay.
-fn record_bodies(parts: &mut [Part<'_>], with: Recording<'_>) -> Result<()> {
+fn record_bodies(parts: &mut [Part<'_>], with: BodyParams<'_>) -> Result<()> {
     if record_together(parts, with)? {
         return Ok(());
     }
@@ -213,52 +184,36 @@ fn record_bodies(parts: &mut [Part<'_>], with: Recording<'_>) -> Result<()> {
     patched(parts).try_for_each(|part| part.record(with))
 }
 
-/// Records the bodies; those whose launches are noted share a capture. `false`: one of them has enqueued something else.
-fn record_together(parts: &mut [Part<'_>], with: Recording<'_>) -> Result<bool> {
-    let mut window: Option<OpenCapture> = None;
+/// Records the bodies; those whose launches are listed share a capture. `false`: one of them has enqueued something else.
+fn record_together(parts: &mut [Part<'_>], with: BodyParams<'_>) -> Result<bool> {
+    let mut capture: Option<OpenCapture> = None;
     for part in patched(parts) {
-        if part.notes {
-            let open = match window.take() {
+        if part.lists_launches() {
+            let open = match capture.take() {
                 Some(open) => open,
                 None => part.open(with)?,
             };
-            if let Err(error) = part.note(&open, with) {
-                return Err(part.failed(Some(error), body::close(open, with.side).err()));
+            if let Err(error) = part.list(&open, with) {
+                return Err(part.failed(Some(error), open.close().err()));
             }
-            window = Some(open);
+            capture = Some(open);
             continue;
         }
-        if !stayed_empty(window.take(), with)? {
+        if !stayed_empty(capture.take())? {
             return Ok(false);
         }
         part.capture(with)?;
     }
-    stayed_empty(window, with)
+    stayed_empty(capture)
 }
 
 /// Ends a capture that bodies have shared.
-fn stayed_empty(window: Option<OpenCapture>, with: Recording<'_>) -> Result<bool> {
-    let Some(window) = window else { return Ok(true) };
-    match body::close(window, with.side) {
-        Ok((graph, _)) => Ok(graph.len()? == 0),
+fn stayed_empty(capture: Option<OpenCapture>) -> Result<bool> {
+    let Some(capture) = capture else { return Ok(true) };
+    match capture.close() {
+        Ok(captured) => Ok(captured.graph.len()? == 0),
         // Broken by what a body did.
         Err(failed) if is_of_captures(failed.end.code()) => Ok(false),
         Err(failed) => Err(failed.end.into()),
     }
-}
-
-/// The patched breaks, in order.
-fn patched<'p, 'env>(parts: &'p mut [Part<'env>]) -> impl Iterator<Item = &'p mut PatchedPart<'env>> {
-    parts.iter_mut().filter_map(|part| match part {
-        Part::Patched(patched) => Some(&mut **patched),
-        Part::Segment(_) => None,
-    })
-}
-
-fn first_segment(parts: &[Part<'_>]) -> usize {
-    let mut segments = parts.iter().filter_map(|part| match part {
-        Part::Segment(segment) => Some(segment.index),
-        Part::Patched(_) => None,
-    });
-    segments.next().unwrap_or(0)
 }

@@ -18,25 +18,25 @@ pub(crate) struct SharedExecs {
 }
 
 /// A graph that takes part, alone or with others.
-pub(crate) struct Member {
+pub(super) struct Member {
     id: u64,
     /// Members of different places never share: what runs in one replay.
     place: usize,
-    pub(crate) graph: Graph,
+    pub(super) graph: Graph,
     /// In the order in which they were added.
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) flags: InstantiateFlags,
+    pub(super) nodes: Vec<Node>,
+    pub(super) flags: InstantiateFlags,
 }
 
 impl Member {
-    pub(crate) fn new(graph: Graph, nodes: Vec<Node>, flags: InstantiateFlags, place: usize) -> Member {
+    pub(super) fn new(graph: Graph, nodes: Vec<Node>, flags: InstantiateFlags, place: usize) -> Member {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Member { id: NEXT.fetch_add(1, Ordering::Relaxed), place, graph, nodes, flags }
     }
 }
 
 /// An exec that several members use.
-pub(crate) struct SharedExec {
+pub(super) struct SharedExec {
     flags: InstantiateFlags,
     place: usize,
     state: Mutex<Option<State>>,
@@ -51,33 +51,33 @@ struct State {
     holder: u64,
 }
 
-/// A member's turn in a shared exec.
+/// Held while a member uses a shared exec.
 pub(crate) struct ReplayLock<'a> {
     state: MutexGuard<'a, Option<State>>,
     /// Whether another graph was in it before, or none.
-    pub(crate) switched: bool,
+    pub(super) switched: bool,
 }
 
 impl ReplayLock<'_> {
     /// The exec, with the nodes that address it.
-    pub(crate) fn parts(&self) -> Option<(&GraphExec, &[Node])> {
+    pub(super) fn parts(&self) -> Option<(&GraphExec, &[Node])> {
         self.state.as_ref().map(|state| (&state.exec, &*state.nodes))
     }
 }
 
 impl SharedExecs {
     /// An exec that takes the member's graph: one that there is, or a new one.
-    pub(crate) fn join(&self, member: &Member, stream: &Stream) -> Result<Arc<SharedExec>> {
-        let mut list = lock(&self.list);
+    pub(super) fn join(&self, member: &Member, stream: &Stream) -> Result<Arc<SharedExec>> {
+        let mut list = locked(&self.list);
         list.retain(|shared| shared.strong_count() > 0);
         for shared in list.iter().filter_map(Weak::upgrade) {
             let may = shared.flags == member.flags && shared.place == member.place;
-            if may && shared.turn(member, stream)?.is_some() {
+            if may && shared.lock(member, stream)?.is_some() {
                 return Ok(shared);
             }
         }
         let shared = Arc::new(SharedExec { flags: member.flags, place: member.place, state: Mutex::default() });
-        shared.turn(member, stream)?;
+        shared.lock(member, stream)?;
         list.push(Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -85,8 +85,8 @@ impl SharedExecs {
 
 impl SharedExec {
     /// Takes the exec for a member, whose graph is in it then. `None`: it has other nodes.
-    pub(crate) fn turn(&self, member: &Member, stream: &Stream) -> Result<Option<ReplayLock<'_>>> {
-        let mut guard = lock(&self.state);
+    pub(super) fn lock(&self, member: &Member, stream: &Stream) -> Result<Option<ReplayLock<'_>>> {
+        let mut guard = locked(&self.state);
         let switched = match &mut *guard {
             Some(state) if state.holder == member.id => false,
             Some(state) => {
@@ -107,14 +107,14 @@ impl SharedExec {
     }
 
     /// The member's graph is about to go.
-    pub(crate) fn leave(&self, member: &Member) {
-        let mut guard = lock(&self.state);
+    pub(super) fn leave(&self, member: &Member) {
+        let mut guard = locked(&self.state);
         if guard.as_ref().is_some_and(|state| state.source == member.id || state.holder == member.id) {
             *guard = None;
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

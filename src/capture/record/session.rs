@@ -1,169 +1,124 @@
-//! Recording: from the forward to the program, and back to nothing when it fails.
+//! A recording as a whole: it begins, and ends well or is undone.
 
-use crate::capture::capture::BreakableCapture;
-use crate::capture::forward::frame::{self, Frame, FrameGuard, Kind, Source};
-use crate::capture::record::recorder::Recorder;
-use crate::capture::scope::Scope;
-use crate::capture::state::State;
-use crate::driver::{Event, RecordingId, Stream};
+use super::recorder::Recorder;
+use crate::capture::forward::frame::{self, FrameGuard};
+use crate::capture::options::CaptureOptions;
+use crate::capture::program::Program;
+use crate::driver::stream_order::order_after;
+use crate::driver::{Event, KeepAlive, Stream};
 use crate::error::{CaptureError, Error, Misuse, PoolBytes, Result};
-use crate::pool::PoolHandle;
+use crate::pool::{PoolHandle, ReplayGuard};
 use crate::sys::{CUresult, CallError, first_failure};
 
-impl<'env> BreakableCapture<'env> {
-    /// Records a forward. Its operations go to the scope's stream and are recorded as segments; its breaks run now, and again on every replay.
-    ///
-    /// The capture stream first waits for what is on `caller`, and `caller` then waits for the capture stream. The tensors that the forward
-    /// returns are its outputs: they lie in the pool, and each replay writes them anew.
-    ///
-    /// Run the forward once or twice before, with [`eager`](super::eager): what a library creates at its first use (handles, workspaces, lazily
-    /// loaded kernels) can't be created in a segment.
-    ///
-    /// # Errors
-    /// [`Misuse::NestedCapture`], [`Misuse::AlreadyRecorded`], [`Misuse::Poisoned`], [`Misuse::PoolBusy`], [`Misuse::PoolReleased`] and [`Misuse::PoolLent`]
-    /// before anything is done.
-    /// [`Error::Capture`] with the first cause, segment and operation when the forward, a break or a driver call fails: then the segment is
-    /// ended, everything recorded is released, the pool and the thread are as before, the streams can be used, and this capture is poisoned.
-    /// The same is done when the forward panics.
-    pub fn record<T>(&mut self, caller: &Stream, forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>) -> Result<T> {
-        if frame::is_recording() || frame::is_capturing() {
-            return Err(Misuse::NestedCapture.into());
-        }
-        self.pool.context().expect_same(caller.context(), "caller's stream")?;
-        let recording = self.state.begin()?;
-        let pool = self.pool.handle().clone();
-        let mut turn = pool.lock()?;
-        let stream = self.stream.clone();
-        let recorder = Recorder::new(
-            RecordingId::next(),
-            pool.clone(),
-            stream.clone(),
-            Source::Blocks(pool.key_of(&stream)?),
-            &self.options,
-        )?;
-        let join = Event::new(stream.context())?;
-        turn.order(&stream)?;
-        wait_for(&stream, caller, &join)?;
+/// A recording under way, which holds the pool's replay lock. It is undone when this drops before it has ended well: on errors, and when the forward
+/// panics (C5 of `docs/DESIGN.md`).
+pub(crate) struct Session<'p, 'env> {
+    // The frame goes first: it has the recorder's address, which stays the same wherever this is moved.
+    frame: Option<FrameGuard>,
+    recorder: Box<Recorder<'env>>,
+    pool: &'p PoolHandle,
+    lock: Option<ReplayGuard<'p>>,
+    /// Orders the capture stream after the caller's, and the caller's after the capture stream.
+    join: Event,
+    /// The pool's slabs at the beginning.
+    slabs: usize,
+    ended_well: bool,
+}
 
-        self.state = recording;
+/// Fails on a thread that records already.
+pub(crate) fn refuse_nested() -> Result<()> {
+    if frame::is_recording() || frame::is_capturing() { Err(Misuse::NestedCapture.into()) } else { Ok(()) }
+}
+
+impl<'p, 'env> Session<'p, 'env> {
+    /// Begins a recording on the stream, after what is on the caller's. Nothing is captured yet.
+    pub(crate) fn begin(
+        pool: &'p PoolHandle,
+        stream: &Stream,
+        caller: &Stream,
+        options: &CaptureOptions,
+    ) -> Result<Session<'p, 'env>> {
+        let mut lock = pool.lock()?;
+        let recorder = Box::new(Recorder::new(pool, stream, options)?);
+        let join = Event::new(stream.context())?;
+        lock.order(stream)?;
+        order_after(stream, caller, &join)?;
         // Its breaks write the pool's memory, and its segments too if they run.
         pool.next_replay();
         first_failure::clear();
-        pool.begin_recording(self.options.plan.as_ref());
-        let mut session =
-            Session { capture: self, recorder: &recorder, frame: None, slabs: pool.slab_count(), over: false };
-        let recorded = session.run(forward).and_then(|value| {
-            wait_for(caller, &stream, &join)?;
-            Ok(value)
-        });
-        let recorded = match recorded {
-            Ok(value) => {
-                session.over = true;
-                pool.end_recording(true);
-                session.capture.state = recording.end(true);
-                session.capture.mapped = Some(pool.retain_mapping());
-                Ok(value)
-            }
-            Err(error) => Err(session.fail(error)),
-        };
-        drop(turn);
-        // Captures of this pool may have been dropped meanwhile.
-        pool.drain_deferred();
-        recorded
+        pool.begin_recording(options.plan.as_ref());
+        let slabs = pool.slab_count();
+        Ok(Session { frame: None, recorder, pool, lock: Some(lock), join, slabs, ended_well: false })
     }
-}
 
-/// Makes `later` wait for what is on `earlier`.
-fn wait_for(later: &Stream, earlier: &Stream, event: &Event) -> Result<()> {
-    if later == earlier {
-        return Ok(());
+    /// Opens the first segment, and makes the recording what runs on this thread.
+    pub(crate) fn open(&mut self) -> Result<()> {
+        self.frame = Some(frame::enter(self.recorder.frame()));
+        self.recorder.open_segment()
     }
-    event.record(earlier)?;
-    later.wait(event)
-}
 
-/// A recording that is undone when this drops before it is over: on errors, and when the forward panics.
-struct Session<'s, 'env> {
-    capture: &'s mut BreakableCapture<'env>,
-    recorder: &'s Recorder<'env>,
-    frame: Option<FrameGuard>,
-    /// The pool's slabs at the beginning.
-    slabs: usize,
-    over: bool,
-}
+    pub(crate) fn recorder(&self) -> &Recorder<'env> {
+        &self.recorder
+    }
 
-impl<'env> Session<'_, 'env> {
-    fn run<T>(&mut self, forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>) -> Result<T> {
-        let recorder = self.recorder;
-        // The frame holds the recorder's address without its lifetime; it is off the stack before the recorder is gone.
-        let address: *const Recorder<'env> = recorder;
-        self.frame = Some(frame::enter(Frame {
-            kind: Kind::Recording {
-                number: recorder.number,
-                source: recorder.source.clone(),
-                recorder: address.cast(),
-            },
-            stream: recorder.stream.clone(),
-            pool: recorder.pool.clone(),
-        }));
-        recorder.open_segment()?;
-        let value = forward(&Scope::recording(recorder))?;
-        self.capture.program = recorder.finish()?;
+    /// Ends the recording: the caller's stream comes after it. Gives its program, and what keeps the pool's memory mapped for it.
+    pub(crate) fn end(&mut self, caller: &Stream) -> Result<(Program<'env>, KeepAlive)> {
+        let program = self.recorder.finish()?;
         self.frame = None;
-        Ok(value)
+        order_after(caller, &self.recorder.stream, &self.join)?;
+        self.ended_well = true;
+        self.pool.end_recording(true);
+        Ok((program, self.pool.retain_mapping()))
     }
 
     /// Undoes the recording and says why it failed.
-    fn fail(mut self, error: Error) -> Error {
-        let (segment, operation) = self.recorder.place();
+    pub(crate) fn fail(mut self, error: Error, options: &CaptureOptions) -> Error {
+        let position = self.recorder.position();
         let first_call = first_failure::get();
-        let (in_use, reserved) = self.recorder.pool.bytes();
-        let notes = self.undo();
-        let options = &self.capture.options;
+        let pool_bytes = self.pool.bytes();
+        let note = self.undo();
         let mut source = error;
         if let Error::OutOfMemory(error) = &mut source {
             error.bucket = options.bucket;
-            error.segment = Some(segment);
+            error.segment = Some(position.segment);
         }
         let root = source.driver_call();
-        let out_of_memory = first_call.or(root).is_some_and(|call| call.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        let pool_bytes =
-            (out_of_memory && !matches!(source, Error::OutOfMemory(_))).then_some(PoolBytes { in_use, reserved });
-        let hint = first_call.or(root).and_then(|call| hint(call.code()));
+        let call = first_call.or(root);
+        let out_of_memory = call.is_some_and(|call| call.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let tells_pool = out_of_memory && !matches!(source, Error::OutOfMemory(_));
         Error::Capture(Box::new(CaptureError {
             name: options.name.clone(),
             bucket: options.bucket,
-            segment,
-            operation,
+            segment: position.segment,
+            operation: position.operation,
             first_call,
-            pool_bytes,
-            notes: notes.into_iter().filter(|note| Some(*note) != first_call && Some(*note) != root).collect(),
+            pool_bytes: tells_pool.then_some(PoolBytes { in_use: pool_bytes.0, reserved: pool_bytes.1 }),
+            notes: note.into_iter().filter(|note| Some(*note) != first_call && Some(*note) != root).collect(),
             source: Box::new(source),
-            hint,
+            hint: call.and_then(|call| hint(call.code())),
         }))
     }
 
-    fn undo(&mut self) -> Vec<CallError> {
-        self.over = true;
-        let notes = self.recorder.discard();
+    fn undo(&mut self) -> Option<CallError> {
+        self.ended_well = true;
+        let note = self.recorder.discard();
         self.frame = None;
-        self.capture.program = Default::default();
-        self.capture.state = State::Poisoned;
-        let pool: &PoolHandle = &self.recorder.pool;
-        pool.end_recording(false);
-        pool.shrink_to(self.slabs, &self.recorder.stream);
-        notes
+        self.pool.end_recording(false);
+        self.pool.shrink_to(self.slabs, &self.recorder.stream);
+        note
     }
 }
 
 impl Drop for Session<'_, '_> {
     fn drop(&mut self) {
-        if !self.over {
-            let notes = self.undo();
-            for note in notes {
-                log::warn!("discarding a recording: {note}");
-            }
+        if !self.ended_well
+            && let Some(note) = self.undo()
+        {
+            log::warn!("discarding a recording: {note}");
         }
+        self.lock = None;
+        // Captures of this pool may have been dropped meanwhile.
+        self.pool.drain_deferred();
     }
 }
 

@@ -1,10 +1,9 @@
 //! Where the temporaries of patched breaks lie: at the same addresses on every replay.
 
-use crate::driver::{Context, RecordingId};
+use crate::driver::{Context, KeepAlive, RecordingId};
 use crate::error::{Error, Result};
 use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,7 +21,7 @@ pub(crate) struct Scratch {
     context: Context,
     recording: RecordingId,
     /// Keeps the pool's memory mapped.
-    _pool: Arc<dyn Any + Send + Sync>,
+    _pool: KeepAlive,
 }
 
 impl Scratch {
@@ -31,7 +30,7 @@ impl Scratch {
         region: Option<&Tensor>,
         context: &Context,
         recording: RecordingId,
-        pool: Arc<dyn Any + Send + Sync>,
+        pool: KeepAlive,
     ) -> Arc<Scratch> {
         Arc::new(Scratch {
             address: region.map_or(0, Tensor::address),
@@ -58,7 +57,7 @@ impl Scratch {
     }
 
     /// An undefined row-major tensor.
-    pub(crate) fn tensor(self: &Arc<Self>, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+    pub(crate) fn empty(self: &Arc<Self>, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let layout = Layout::contiguous(shape)?;
         let bytes = layout.elements() * dtype.size();
         let start = self.next.load(Ordering::Relaxed);

@@ -1,0 +1,82 @@
+//! How a break is recorded.
+
+use std::borrow::Cow;
+
+/// When a break's operation runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum BreakKind {
+    /// On every replay, between two launches. It may do anything: allocate, synchronise, read results on the host.
+    #[default]
+    Live,
+    /// On every replay, before the launch: it only enqueues work on the break's stream, which is recorded anew each time and put into one exec together
+    /// with the segments around it. Host values that it reads (the forward context, the valid rows) are live; device data is not there yet when it
+    /// runs. Where it only launches kernels through the crate, the launches are compared as data and those that differ are set on the exec's nodes;
+    /// anything else (a library's launches, copies, a fork) takes a stream capture of the body, which costs a few times as much and allocates. It may run
+    /// more than once in a replay, and up to three times when it is captured.
+    ///
+    /// Other arguments cost the driver little, other grids several times as much: launch as many blocks as the bucket may need, and tell the kernel by an
+    /// argument what is real, or allow execs for grids that recur
+    /// ([`CaptureOptions::max_recorded_configs`](super::CaptureOptions::max_recorded_configs)).
+    Patched,
+    /// Once, at capture time, as part of the segment: for work that is the same on every replay.
+    Inline,
+}
+
+/// How a break is recorded. A `&'static str` or a `String` is a break of that name with the defaults.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BreakOptions {
+    /// Its name, for errors and reports.
+    pub name: Cow<'static, str>,
+    /// Whether the leading dimension of its handoffs is rows, so that their padded tail is scrubbed when a replay has fewer valid rows. On by
+    /// default.
+    pub leading_dimension_is_rows: bool,
+    /// When its operation runs.
+    pub kind: BreakKind,
+}
+
+impl BreakOptions {
+    /// A break of this name.
+    pub fn new(name: impl Into<Cow<'static, str>>) -> BreakOptions {
+        BreakOptions { name: name.into(), leading_dimension_is_rows: true, kind: BreakKind::Live }
+    }
+
+    /// Its handoffs' leading dimension isn't rows: they are never scrubbed.
+    #[must_use]
+    pub fn not_rows(mut self) -> BreakOptions {
+        self.leading_dimension_is_rows = false;
+        self
+    }
+
+    /// Its operation runs then.
+    #[must_use]
+    pub fn kind(mut self, kind: BreakKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Its operation only enqueues work, which is patched into the exec around it: [`BreakKind::Patched`].
+    #[must_use]
+    pub fn patched(self) -> Self {
+        self.kind(BreakKind::Patched)
+    }
+
+    /// Its operation is captured once, with the segment: [`BreakKind::Inline`].
+    #[must_use]
+    pub fn inline(self) -> Self {
+        self.kind(BreakKind::Inline)
+    }
+}
+
+impl From<&'static str> for BreakOptions {
+    fn from(name: &'static str) -> BreakOptions {
+        BreakOptions::new(name)
+    }
+}
+
+impl From<String> for BreakOptions {
+    fn from(name: String) -> BreakOptions {
+        BreakOptions::new(name)
+    }
+}

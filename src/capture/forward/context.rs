@@ -1,0 +1,52 @@
+//! Forward contexts: the per-batch values that are published around a forward or a replay, for breaks to read live. Each thread has its own.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+
+/// A published forward context.
+struct Published {
+    type_id: TypeId,
+    /// Valid as long as the entry is on the stack.
+    context: *const (),
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<Vec<Published>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Publishes a forward context for the time of a call: breaks that run in it read it live, with [`Break::forward_ctx`](crate::Break::forward_ctx)
+/// or [`current_forward_ctx`]. Calls nest; the innermost of a type is the one that is found. The previous state is restored on every way out.
+pub fn active_forward<T: Any, R>(context: &T, call: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CONTEXTS.with_borrow_mut(|contexts| contexts.truncate(self.0));
+        }
+    }
+    let published = Published { type_id: TypeId::of::<T>(), context: (&raw const *context).cast() };
+    let _restore = CONTEXTS.with_borrow_mut(|contexts| {
+        contexts.push(published);
+        Restore(contexts.len() - 1)
+    });
+    call()
+}
+
+/// Hands the innermost published forward context of this type to `look`, or `None` where there is none.
+pub fn current_forward_ctx<T: Any, R>(look: impl FnOnce(Option<&T>) -> R) -> R {
+    let found = find::<T>(usize::MAX);
+    // SAFETY: the entry was made from a `&T` that is borrowed until the entry is off the stack, and `look` returns before that.
+    look(found.map(|context| unsafe { &*context }))
+}
+
+/// How many contexts are published: those outlive whatever begins now.
+pub(crate) fn depth() -> usize {
+    CONTEXTS.with_borrow(Vec::len)
+}
+
+/// The innermost published context of the type among the first `depth`.
+pub(crate) fn find<T: Any>(depth: usize) -> Option<*const T> {
+    CONTEXTS.with_borrow(|contexts| {
+        let contexts = &contexts[..depth.min(contexts.len())];
+        contexts.iter().rev().find(|entry| entry.type_id == TypeId::of::<T>()).map(|entry| entry.context.cast())
+    })
+}

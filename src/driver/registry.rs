@@ -1,0 +1,173 @@
+//! The registry of contexts: one entry for each context of a driver, however often and by whatever call it was obtained.
+//!
+//! What the driver does to a context it does for the whole process: a call of any thread may end a capture that is open on it. So what the crate
+//! knows of a context (open captures, drops that wait for them, the crate's own kernels) stands here once, and not with each [`Context`] value.
+//! An entry is found by the driver's identity and its own id of the context
+//! ([`cuCtxGetId`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html)), so that a new context at an old address is another.
+//!
+//! The list of entries is the crate's only state that is global to the process; it holds none of them alive.
+//!
+//! [`Context`]: super::Context
+
+use super::capture_state::CaptureState;
+use super::deferred_drop::{Destroy, DropError};
+use crate::sys::{CUcontext, CUfunction, CUmodule, Driver, DriverId};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// What is told of driver calls that fail in drops.
+pub type DropHook = Arc<dyn Fn(&DropError) + Send + Sync>;
+
+/// The crate's own kernels on a context: a module, which the entry unloads in the end, and its functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BuiltinKernels {
+    pub(super) module: CUmodule,
+    pub(super) scrub: CUfunction,
+    pub(super) land: CUfunction,
+}
+
+// SAFETY: modules and functions are names of driver objects, which may be used from any thread.
+unsafe impl Send for BuiltinKernels {}
+// SAFETY: likewise.
+unsafe impl Sync for BuiltinKernels {}
+
+/// A context of a driver, as the whole process sees it.
+pub(crate) struct ContextEntry {
+    key: Key,
+    raw: CUcontext,
+    state: Mutex<State>,
+}
+
+// SAFETY: the context's handle is a name of a driver object; the rest is synchronised.
+unsafe impl Send for ContextEntry {}
+// SAFETY: likewise.
+unsafe impl Sync for ContextEntry {}
+
+/// The driver, and its id of the context.
+type Key = (DriverId, u64);
+
+#[derive(Default)]
+struct State {
+    /// [`Context`](super::Context) values that there are. The last one takes what the entry owns with it.
+    values: usize,
+    captures: Vec<Arc<CaptureState>>,
+    /// Drops that wait until no capture is open, each with the driver through which it is to be made.
+    queue: Vec<(Driver, Destroy)>,
+    hook: Option<DropHook>,
+    kernels: Option<BuiltinKernels>,
+}
+
+static ENTRIES: Mutex<Vec<Weak<ContextEntry>>> = Mutex::new(Vec::new());
+
+/// The entry of a context, for one more value of it. `id`: the driver's own of the context.
+pub(super) fn enter(driver: &Driver, raw: CUcontext, id: u64) -> Arc<ContextEntry> {
+    let key = (driver.identity(), id);
+    let mut entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
+    entries.retain(|entry| entry.strong_count() > 0);
+    let found = entries.iter().filter_map(Weak::upgrade).find(|entry| entry.key == key);
+    let entry = found.unwrap_or_else(|| {
+        let entry = Arc::new(ContextEntry { key, raw, state: Mutex::default() });
+        entries.push(Arc::downgrade(&entry));
+        entry
+    });
+    entry.state().values += 1;
+    entry
+}
+
+impl ContextEntry {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One value of the context goes. The last one carries out what is queued and unloads the crate's kernels, while it still has the context.
+    pub(super) fn leave(&self, driver: &Driver) {
+        let (failed, hook) = {
+            let mut state = self.state();
+            state.values -= 1;
+            if state.values > 0 {
+                return;
+            }
+            let kernels = state.kernels.take().map(|kernels| (driver.clone(), Destroy::Module(kernels.module)));
+            let queue = std::mem::take(&mut state.queue);
+            // Under the lock: whoever obtains the context meanwhile waits, and finds the entry empty.
+            let done =
+                queue.into_iter().chain(kernels).filter_map(|(driver, what)| what.run_in(&driver, self.raw).err());
+            (done.collect::<Vec<_>>(), state.hook.clone())
+        };
+        failed.iter().for_each(|error| report(error, hook.as_ref()));
+    }
+
+    /// A capture is about to open: drops are queued from now on.
+    pub(super) fn capture_opens(&self, capture: &Arc<CaptureState>) {
+        self.state().captures.push(capture.clone());
+    }
+
+    /// A capture has closed. If it was the last, the queued drops are carried out.
+    pub(super) fn capture_closed(&self, capture: &Arc<CaptureState>) {
+        let queue = {
+            let mut state = self.state();
+            state.captures.retain(|open| !Arc::ptr_eq(open, capture));
+            if !state.captures.is_empty() {
+                return;
+            }
+            std::mem::take(&mut state.queue)
+        };
+        queue.into_iter().for_each(|(driver, what)| self.destroy(&driver, what));
+    }
+
+    /// Destroys or frees something, now or when the open captures have closed. A failure goes to the hook.
+    pub(super) fn destroy(&self, driver: &Driver, what: Destroy) {
+        let (done, hook) = {
+            // Held through the call, so that no capture opens on another thread meanwhile.
+            let mut state = self.state();
+            if !state.captures.is_empty() {
+                state.queue.push((driver.clone(), what));
+                return;
+            }
+            (what.run_in(driver, self.raw), state.hook.clone())
+        };
+        if let Err(error) = done {
+            report(&error, hook.as_ref());
+        }
+    }
+
+    /// How many drops wait for an open capture to close.
+    pub(super) fn queued_drops(&self) -> usize {
+        self.state().queue.len()
+    }
+
+    pub(super) fn set_hook(&self, hook: Option<DropHook>) {
+        self.state().hook = hook;
+    }
+
+    /// Tells of a driver call that failed in a drop, where there is nobody to return it to.
+    pub(super) fn report(&self, error: &DropError) {
+        let hook = self.state().hook.clone();
+        report(error, hook.as_ref());
+    }
+
+    /// The crate's own kernels, if they are loaded.
+    pub(super) fn kernels(&self) -> Option<BuiltinKernels> {
+        self.state().kernels
+    }
+
+    /// Keeps kernels that were just loaded, and gives those that count: where another thread was first, its own; then these are unloaded.
+    pub(super) fn keep_kernels(&self, driver: &Driver, loaded: BuiltinKernels) -> BuiltinKernels {
+        let kept = *self.state().kernels.get_or_insert(loaded);
+        if kept.module != loaded.module {
+            self.destroy(driver, Destroy::Module(loaded.module));
+        }
+        kept
+    }
+
+    /// The open capture of this stream, whatever thread has it.
+    pub(super) fn capture_of(&self, stream: crate::sys::CUstream) -> Option<Arc<CaptureState>> {
+        self.state().captures.iter().find(|capture| capture.stream() == stream).cloned()
+    }
+}
+
+fn report(error: &DropError, hook: Option<&DropHook>) {
+    match hook {
+        Some(hook) => hook(error),
+        None => log::warn!("{error}"),
+    }
+}

@@ -1,0 +1,54 @@
+//! The order of work on several streams.
+
+use super::event::Event;
+use super::stream::Stream;
+use crate::error::Result;
+
+/// Makes later work on one stream wait for what is on another, by an event. Nothing to do where they are the same.
+pub(crate) fn order_after(later: &Stream, earlier: &Stream, event: &Event) -> Result<()> {
+    if later == earlier {
+        return Ok(());
+    }
+    event.record(earlier)?;
+    later.wait(event)
+}
+
+/// Work that is ordered whatever streams it goes to: each stream comes after the one before.
+#[derive(Debug)]
+pub(crate) struct StreamOrder {
+    last: Option<Stream>,
+    event: Event,
+}
+
+impl StreamOrder {
+    /// Ordered by this event, which nobody else records.
+    pub(crate) fn new(event: Event) -> StreamOrder {
+        StreamOrder { last: None, event }
+    }
+
+    /// Makes later work on the stream wait for what is on the last one, and notes the stream as the last. On the same stream as before it costs nothing:
+    /// the stream itself keeps the order.
+    #[inline]
+    pub(crate) fn follow(&mut self, stream: &Stream) -> Result<()> {
+        if self.last.as_ref() == Some(stream) {
+            return Ok(());
+        }
+        if let Some(last) = &self.last {
+            order_after(stream, last, &self.event)?;
+        }
+        let before = self.last.replace(stream.clone());
+        // Only now, as the drop of a stream may run a caller's hook.
+        drop(before);
+        Ok(())
+    }
+
+    /// The stream that came last.
+    pub(crate) fn last(&self) -> Option<&Stream> {
+        self.last.as_ref()
+    }
+
+    /// Takes the stream that came last: nothing follows any more.
+    pub(crate) fn take_last(&mut self) -> Option<Stream> {
+        self.last.take()
+    }
+}

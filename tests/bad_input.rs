@@ -245,8 +245,6 @@ fn a_device_out_of_memory_says_so_and_can_be_used_on() {
         check_usable(&rig);
     });
 }
-
-/// CAP-27.
 #[test]
 fn failed_captures_give_their_memory_back_every_time() {
     for_each_seed(|rig| {
@@ -346,7 +344,7 @@ fn waiting_in_a_segment_is_refused_before_the_driver_sees_it() {
     });
 }
 
-/// Rule 16, CAP-14.
+/// Rule 16.
 #[test]
 fn unjoined_side_streams_are_named_by_their_fork() {
     for_each_seed(|rig| {
@@ -386,7 +384,7 @@ fn unjoined_side_streams_are_named_by_their_fork() {
                 rig.ops.add(&h, &doubled)
             })
             .expect("a recording");
-        assert!(matches!(rig.stream.wait(&join), Err(Error::Misuse(Misuse::EventFromSegment))), "CAP-16");
+        assert!(matches!(rig.stream.wait(&join), Err(Error::Misuse(Misuse::EventFromSegment))));
         assert!(matches!(join.synchronize(), Err(Error::Misuse(Misuse::EventFromSegment))));
         let _ = capture.replay(&rig.stream).expect("a replay");
         let expected: Vec<f32> = rig.read(&input).iter().map(|v| v.max(0.0) + v.max(0.0) * 2.0).collect();
@@ -394,7 +392,7 @@ fn unjoined_side_streams_are_named_by_their_fork() {
     });
 }
 
-/// MEM-08: memory of the graph's own is refused, through the crate and when it got in past it.
+/// Memory of the graph's own is refused, through the crate and when it got in past it.
 #[test]
 fn allocations_on_the_capture_stream_are_refused() {
     for_each_seed(|rig| {
@@ -427,7 +425,7 @@ fn allocations_on_the_capture_stream_are_refused() {
     });
 }
 
-/// CAP-01, CAP-02, CAP-28: a raw forbidden call in a segment. The error names the first call that failed, with its segment.
+/// A raw forbidden call in a segment. The error names the first call that failed, with its segment.
 #[test]
 fn a_forbidden_call_in_a_segment_is_named_with_its_place() {
     for_each_seed(|rig| {
@@ -463,7 +461,7 @@ fn a_forbidden_call_in_a_segment_is_named_with_its_place() {
     });
 }
 
-/// CAP-10, CAP-12: what is dropped in a segment is destroyed when it closes.
+/// What is dropped in a segment is destroyed when it closes.
 #[test]
 fn drops_in_a_segment_wait_for_its_end() {
     for_each_seed(|rig| {
@@ -490,7 +488,7 @@ fn drops_in_a_segment_wait_for_its_end() {
     });
 }
 
-/// MEM-03: a buffer that a recorded launch reads is kept by the capture.
+/// A buffer that a recorded launch reads is kept by the capture.
 #[test]
 fn buffers_of_recorded_launches_are_kept() {
     for_each_seed(|rig| {
@@ -516,7 +514,7 @@ fn buffers_of_recorded_launches_are_kept() {
     });
 }
 
-/// MEM-04: a recorded copy from pinned host memory keeps the buffer, and reads what it holds at each replay.
+/// A recorded copy from pinned host memory keeps the buffer, and reads what it holds at each replay.
 #[test]
 fn pinned_buffers_of_recorded_copies_are_kept() {
     for_each_seed(|rig| {
@@ -544,7 +542,7 @@ fn pinned_buffers_of_recorded_copies_are_kept() {
     });
 }
 
-/// Rule 30, GRX-05, GRX-12: replays of one pool on several streams are ordered, and a drop right after a replay is safe.
+/// Rule 30: replays of one pool on several streams are ordered, and a drop right after a replay is safe.
 #[test]
 fn replays_of_one_pool_are_ordered_across_streams() {
     for_each_seed(|rig| {
@@ -583,7 +581,7 @@ fn replays_of_one_pool_are_ordered_across_streams() {
     });
 }
 
-/// MGP-05: any thread, whatever is current there; two threads on one pool take turns.
+/// Any thread, whatever is current there; two threads on one pool take turns.
 #[test]
 fn captures_replay_from_any_thread() {
     for_each_seed(|rig| {
@@ -642,7 +640,7 @@ mod two_devices {
     use breakable_cuda_graph::Driver;
     use breakable_cuda_graph::reference::Options;
 
-    /// MGP-01, MGP-03: the wrong device's handles are refused, and the wrong current context does no harm.
+    /// The wrong device's handles are refused, and the wrong current context does no harm.
     #[test]
     fn every_call_uses_its_own_context() {
         let driver = Driver::reference_with(Options::default().devices(2)).expect("two devices");

@@ -329,7 +329,7 @@ fn landings_fill_leading_rows_and_zero_the_tail() {
     });
 }
 
-/// PAD-01 and PAD-07: a break that writes valid rows only, with the tail poisoned; it is told the valid rows.
+/// A break that writes valid rows only, with the tail poisoned; it is told the valid rows.
 #[test]
 fn the_next_segment_reads_zeros_in_the_padded_tail() {
     const BUCKET: usize = 8;
@@ -392,7 +392,7 @@ fn inputs_are_held_weakly_where_the_recording_rewrites_them() {
     });
 }
 
-/// MEM-01: one pool, largest bucket first, breaks that read their segment's own tensors; every earlier bucket still replays.
+/// One pool, largest bucket first, breaks that read their segment's own tensors; every earlier bucket still replays.
 #[test]
 fn later_buckets_do_not_disturb_the_break_inputs_of_earlier_ones() {
     for_each_seed(|rig| {

@@ -1,4 +1,4 @@
-//! DRV-12: a child of a fork can't use the driver that its parent loaded, and says so.
+//! A child of a fork can't use the driver that its parent loaded, and says so.
 #![cfg(target_os = "linux")]
 
 #[path = "support/mod.rs"]

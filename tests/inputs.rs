@@ -27,8 +27,6 @@ fn tails_hold_what_was_declared() {
         assert_eq!(read(&pad.bucket(2)), [1; 4]);
     });
 }
-
-/// PAD-11.
 #[test]
 fn batches_that_do_not_fit_are_refused_before_anything_is_copied() {
     for_each_seed(|rig| {
@@ -46,8 +44,6 @@ fn batches_that_do_not_fit_are_refused_before_anything_is_copied() {
         assert_same(&rig.read(input.tensor()), &[7.0; 8]);
     });
 }
-
-/// CTX-04.
 #[test]
 fn an_operation_that_must_be_live_refuses_to_be_captured() {
     for_each_seed(|rig| {
@@ -68,7 +64,7 @@ fn an_operation_that_must_be_live_refuses_to_be_captured() {
     });
 }
 
-/// MGP-08: what the capture is asked to keep goes after its execs.
+/// What the capture is asked to keep goes after its execs.
 #[test]
 fn kept_resources_go_after_the_execs() {
     struct Resource {

@@ -136,7 +136,7 @@ fn other_machines_are_played_on_request() {
     let driver = Driver::reference_with(Options::default().memory_pools(false)).expect("it loads");
     let context = Device::get(&driver, 0).and_then(|device| device.primary_context()).expect("a context");
     let refused = CapturePool::new(&context);
-    assert!(matches!(refused, Err(Error::PoolsUnsupported { .. })), "MEM-22: {refused:?}");
+    assert!(matches!(refused, Err(Error::PoolsUnsupported { .. })), "{refused:?}");
 }
 
 #[test]

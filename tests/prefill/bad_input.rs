@@ -14,8 +14,6 @@ fn prefill<T: std::fmt::Debug>(result: Result<T>) -> PrefillError {
         other => panic!("{other:?}"),
     }
 }
-
-/// PAD-06.
 #[test]
 fn an_input_without_a_tail_rule() {
     let rig = Rig::new(&driver());
@@ -109,7 +107,7 @@ fn inputs_that_do_not_fit_are_refused_before_anything_is_copied() {
     assert_eq!(runner.run(&rig.stream, &batch).expect("a batch").bucket(), Some(4));
 }
 
-/// PAD-11, with the runner: too many rows run eagerly, or are refused where a bucket is named.
+/// With the runner: too many rows run eagerly, or are refused where a bucket is named.
 #[test]
 fn more_rows_than_the_largest_bucket() {
     let rig = Rig::new(&driver());
@@ -125,8 +123,6 @@ fn more_rows_than_the_largest_bucket() {
     let error = prefill(owned.with(|batch| runner.replay(&rig.stream, batch, 5).map(drop)));
     assert!(matches!(error, PrefillError::NotCaptured { bucket: 5 }), "{error}");
 }
-
-/// PAD-16.
 #[test]
 fn a_batch_of_no_rows() {
     let rig = Rig::new(&driver());

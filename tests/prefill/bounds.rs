@@ -24,8 +24,6 @@ fn a_ladder_takes_the_memory_of_its_largest_bucket() {
     let owned = Owned::new(&rig.stream, 1, 900);
     assert_eq!(bits(&run(&rig, &mut ladder, &owned).0), bits(&run_eager(&rig, &mut alone, &owned)));
 }
-
-/// GRX-08.
 #[test]
 fn the_number_of_captures_is_bounded() {
     let rig = Rig::new(&driver().intercepted());

@@ -19,7 +19,7 @@ pub fn on_ranks<T: Send>(size: usize, body: impl Fn(Rig, ThreadRank) -> T + Sync
     })
 }
 
-/// MGP-06: an idle rank replays too.
+/// An idle rank replays too.
 #[test]
 fn ranks_with_different_rows_replay_the_same_bucket() {
     for when in [CaptureWhen::StartUp, CaptureWhen::FirstUse] {

@@ -63,6 +63,7 @@ impl Misuse {
             Misuse::PoolReleased => 528,
             Misuse::PoolLent => 529,
             Misuse::ReleaseUnsupported => 530,
+            Misuse::AllocateInSegment => 531,
         }
     }
 }

@@ -76,6 +76,11 @@ pub enum Misuse {
         "a copy from or to pageable host memory can't be recorded, as the graph would keep its address: use a pinned buffer, or a static input that is filled before each replay"
     )]
     HostMemoryInSegment,
+    /// Memory of its own for a tensor while a segment is open: the recording would neither own it nor reuse it.
+    #[error(
+        "a tensor can't take memory of its own while a segment is open: `empty` gives one of the capture pool, or allocate before the recording"
+    )]
+    AllocateInSegment,
     /// An operation that must run live was called while a segment is open.
     #[error("{operation} must not be captured: make it a break")]
     MustBeBreak {

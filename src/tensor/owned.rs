@@ -3,8 +3,8 @@
 use super::dtype::{DType, Element};
 use super::layout::Layout;
 use super::storage::{Hold, Storage};
-use crate::driver::{Context, DeviceBuffer};
-use crate::error::{Error, Result, TensorError};
+use crate::driver::{Context, DeviceBuffer, capture_state};
+use crate::error::{Error, Misuse, Result, TensorError};
 use std::fmt;
 use std::sync::Arc;
 
@@ -41,11 +41,16 @@ impl fmt::Debug for Tensor {
 }
 
 impl Tensor {
-    /// A tensor of undefined content in memory of its own (`cuMemAlloc`), row-major. For what lives long: weights and static inputs.
+    /// A row-major tensor of undefined content in memory of its own
+    /// ([`cuMemAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)), for what lives long: weights and static inputs. A forward's
+    /// own tensors come from [`empty`](crate::empty).
     ///
     /// # Errors
-    /// [`TensorError::Layout`], and what the driver returns.
+    /// [`Misuse::AllocateInSegment`](crate::Misuse::AllocateInSegment) while a segment is open on this thread, [`TensorError::Layout`], and what the driver returns.
     pub fn allocate(context: &Context, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        if capture_state::is_open() {
+            return Err(Misuse::AllocateInSegment.into());
+        }
         let layout = Layout::contiguous(shape)?;
         let buffer = DeviceBuffer::new(context, layout.elements() * dtype.size())?;
         Ok(Tensor::of_storage(Storage::of_buffer(buffer), dtype, layout))

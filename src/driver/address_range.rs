@@ -12,7 +12,7 @@ use std::fmt;
 
 /// A range of device addresses ([`cuMemAddressReserve`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html)) under which memory is
 /// mapped in chunks. The memory can be given back and taken again, at the same addresses: what refers to them stays valid.
-pub struct AddressRange {
+pub(crate) struct AddressRange {
     context: Context,
     address: CUdeviceptr,
     bytes: usize,
@@ -53,7 +53,7 @@ impl AddressRange {
     ///
     /// # Errors
     /// What the driver returns.
-    pub fn reserve(context: &Context, bytes: usize) -> Result<AddressRange> {
+    pub(crate) fn reserve(context: &Context, bytes: usize) -> Result<AddressRange> {
         let driver = context.driver();
         let _bound = context.bind()?;
         let properties = properties(context);
@@ -74,23 +74,8 @@ impl AddressRange {
         Ok(AddressRange { context: context.clone(), address, bytes, granularity, chunks: Vec::new() })
     }
 
-    /// The first address.
-    pub fn address(&self) -> CUdeviceptr {
-        self.address
-    }
-
-    /// Its length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// What the length of a chunk is a multiple of, in bytes.
-    pub fn granularity(&self) -> usize {
-        self.granularity
-    }
-
     /// Bytes of memory under it now.
-    pub fn mapped(&self) -> usize {
+    pub(crate) fn mapped(&self) -> usize {
         self.chunks.iter().filter(|chunk| chunk.memory != Memory::Unmapped).map(|chunk| chunk.bytes).sum()
     }
 
@@ -99,7 +84,7 @@ impl AddressRange {
     ///
     /// # Errors
     /// What the driver returns; the range is as before.
-    pub fn map(&mut self, bytes: usize) -> Result<Option<CUdeviceptr>> {
+    pub(crate) fn map(&mut self, bytes: usize) -> Result<Option<CUdeviceptr>> {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(self.granularity) else { return Ok(None) };
         let (mut offset, mut place) = (0, 0);
         for chunk in &self.chunks {

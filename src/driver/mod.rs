@@ -6,7 +6,7 @@
 //! - A handle that is dropped while a capture is open on its context is destroyed when that capture closes ([`Context`]).
 //! - `from_raw` takes over a foreign handle, `borrow_raw` uses one and can keep its owner alive, `as_raw` hands one out.
 
-pub(crate) mod address_range;
+mod address_range;
 mod buffer;
 mod builtin_kernels;
 mod capture_mode;
@@ -32,7 +32,7 @@ mod stream;
 pub(crate) mod stream_order;
 
 pub use crate::kernels::LaunchConfig;
-pub use address_range::AddressRange;
+pub(crate) use address_range::{AddressRange, Mapping};
 pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use capture_mode::CaptureMode;
 pub use context::{Context, MemoryInfo};

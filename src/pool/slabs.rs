@@ -1,8 +1,7 @@
 //! The memory beneath a pool, in slabs.
 
 use super::options::{Backing, PoolOptions};
-use crate::driver::address_range::Mapping;
-use crate::driver::{AddressRange, Context, DeviceBuffer, Event, MemoryPool, MemoryPoolOptions, Stream};
+use crate::driver::{AddressRange, Context, DeviceBuffer, Event, Mapping, MemoryPool, MemoryPoolOptions, Stream};
 use crate::error::Result;
 use crate::memory::allocator::{SLAB_BYTES, SlabId};
 

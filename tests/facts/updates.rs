@@ -2,11 +2,13 @@
 
 use crate::bench::{Bench, OK, code};
 use breakable_cuda_graph::Tensor;
-use breakable_cuda_graph::driver::{AddressRange, Stream, StreamOptions};
+use breakable_cuda_graph::driver::{Stream, StreamOptions};
+use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo,
     CUgraphInstantiate_flags_enum, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
 };
+use breakable_cuda_graph::{CapturePool, DType, PoolOptions};
 use std::ptr::null_mut;
 
 /// A child graph that fills `x`, and after it a kernel node that makes `y` of it.
@@ -149,11 +151,13 @@ fn memory_is_mapped_in_an_open_capture_under_the_relaxed_exchange() {
     ] {
         let b = Bench::new();
         let stream = b.other.as_raw();
+        let options = PoolOptions::default().backing(Backing::ReservedAddresses).max_bytes(4 << 20);
+        let pool = CapturePool::with_options(&b.rig.context, options).expect("a pool");
         let mut relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         b.begin(stream, mode);
         unsafe { b.driver().cuThreadExchangeStreamCaptureMode(&mut relaxed).expect("exchanged") };
-        let mut range = AddressRange::reserve(&b.rig.context, 4 << 20).expect("addresses");
-        let address = range.map(2 << 20).expect("memory").expect("room");
+        let tensor = pool.persistent(DType::U32, &[16]).expect("memory under reserved addresses");
+        let address = tensor.address();
         unsafe { b.driver().cuThreadExchangeStreamCaptureMode(&mut relaxed).expect("exchanged") };
         unsafe { b.driver().cuMemsetD32Async(address, 7, 16, stream).expect("a node") };
         let (ended, graph) = b.end(stream);

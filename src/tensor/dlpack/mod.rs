@@ -14,7 +14,6 @@ pub use abi::{DlDataType, DlDevice, DlTensor, ManagedTensor, ManagedTensorVersio
 
 use super::layout::MAX_RANK;
 use super::owned::{Location, Tensor};
-use crate::error::{Result, TensorError};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -25,8 +24,10 @@ unsafe extern "C" {
     fn describe_versioned(source: *const DlTensor) -> *mut ManagedTensorVersioned;
 }
 
+/// Unnameable outside: there are the two forms and no others.
 mod sealed {
-    pub trait Sealed: Sized {
+    /// One of DLPack's two forms.
+    pub trait Form: Sized {
         /// A copy of the description, with its shape and strides; null when there is no memory.
         ///
         /// # Safety
@@ -41,14 +42,11 @@ mod sealed {
     }
 }
 
-/// One of DLPack's two forms: [`ManagedTensor`] or [`ManagedTensorVersioned`].
-pub trait Form: sealed::Sealed {}
+use sealed::Form;
 
 macro_rules! form {
     ($form:ty, $describe:ident) => {
-        impl Form for $form {}
-
-        impl sealed::Sealed for $form {
+        impl Form for $form {
             unsafe fn copy(source: &DlTensor) -> *mut $form {
                 // SAFETY: the caller vouches for the shape and the strides.
                 unsafe { $describe(source) }
@@ -74,19 +72,19 @@ form!(ManagedTensorVersioned, describe_versioned);
 
 /// Memory to be described, whoever owns it. Lengths and strides in elements.
 #[derive(Clone, Copy, Debug)]
-pub struct Description<'a> {
+struct Description<'a> {
     /// The memory's address.
-    pub address: u64,
+    address: u64,
     /// Of the first element, from there.
-    pub byte_offset: u64,
+    byte_offset: u64,
     /// Where the memory is.
-    pub device: DlDevice,
+    device: DlDevice,
     /// The element type.
-    pub data_type: DlDataType,
+    data_type: DlDataType,
     /// Length of each dimension.
-    pub shape: &'a [i64],
+    shape: &'a [i64],
     /// Distance between neighbours in each dimension.
-    pub strides: &'a [i64],
+    strides: &'a [i64],
 }
 
 /// A DLPack description of memory that it does not own. Dropping it, or its deleter, frees the description.
@@ -135,17 +133,6 @@ impl<F: Form> DlpackView<F> {
             shape: &shape[..tensor.layout().rank()],
             strides: &strides[..tensor.layout().rank()],
         })
-    }
-
-    /// A view of memory that is no [`Tensor`].
-    ///
-    /// # Errors
-    /// [`TensorError::Layout`] when there are not as many strides as dimensions.
-    pub fn describe(description: &Description<'_>) -> Result<DlpackView<F>> {
-        if description.shape.len() != description.strides.len() || i32::try_from(description.shape.len()).is_err() {
-            return Err(TensorError::Layout { reason: "there must be as many strides as dimensions" }.into());
-        }
-        Ok(DlpackView::new(description))
     }
 
     /// `description` has as many strides as dimensions.

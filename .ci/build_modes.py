@@ -67,6 +67,13 @@ def main():
     broken = WORK / "broken" / "include"
     broken.mkdir(parents=True)
     (broken / "cuda.h").write_text("#error no header of this world\n")
+    larger = WORK / "larger" / "include"
+    larger.mkdir(parents=True)
+    names = "CUDA_KERNEL_NODE_PARAMS_v2|CUDA_GRAPH_INSTANTIATE_PARAMS|CUDA_MEMSET_NODE_PARAMS_v1|CUgraphExecUpdateResultInfo_v1|CUmemAccessDesc_v1|CUmemAllocationProp_v1"
+    header, fields = re.subn(rf"\}} ({names});", r"int one_more; } \1;", (include / "cuda.h").read_text())
+    if fields < len(names.split("|")):
+        raise Failed(f"{fields} structures were given one more field")
+    (larger / "cuda.h").write_text(header)
     site = WORK / "environment" / "lib" / "python3.11" / "site-packages"
     (site / "clang").mkdir(parents=True)
     (site / "clang" / "native").symlink_to(libclang)
@@ -92,6 +99,9 @@ def main():
         "on docs.rs": lambda: succeeds(BINDGEN, pregenerated, CUDA_HOME=toolkit, DOCS_RS="1", **clang),
         "with all, and told not to": lambda: succeeds(
             BINDGEN, pregenerated, CUDA_HOME=toolkit, BREAKABLE_CUDA_GRAPH_BINDINGS="pregenerated", **clang
+        ),
+        "with structures of one more field": lambda: succeeds(
+            BINDGEN, generated | {"include": str(larger)}, BREAKABLE_CUDA_GRAPH_CUDA_INCLUDE=larger, **generate, **clang
         ),
         "told to, without the feature": lambda: fails(variable, "feature `bindgen` is off", arguments=(), CUDA_HOME=toolkit, **generate),
         "told to, without libclang": lambda: fails(variable, "LIBCLANG_PATH", "libclang-dev", CUDA_HOME=toolkit, **generate, **nothing),

@@ -104,9 +104,9 @@ fn check_named<T: std::fmt::Debug>(what: &str, call: Call, code: CUresult, resul
 fn sweep(execution: CaptureExecution) {
     let bench = Bench::new();
     let watch = bench.rig.driver.intercept().expect("a watched driver");
-    let machine = bench.rig.driver.ref_driver();
+    let reference = bench.rig.driver.ref_driver();
     bench.check_usable("before");
-    let (baseline, live) = (Ledger::of(&bench.rig.driver), machine.map(|machine| machine.object_counts()));
+    let (baseline, live) = (Ledger::of(&bench.rig.driver), reference.map(|reference| reference.object_counts()));
     let usage = bench.rig.pool.usage().expect("usage");
     let mut failed = std::collections::BTreeSet::new();
     for code in CODES {
@@ -126,7 +126,7 @@ fn sweep(execution: CaptureExecution) {
             bench.rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
             bench.rig.pool.capture_stream().synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
             assert_eq!(Ledger::of(&bench.rig.driver), baseline, "{what}");
-            assert_eq!(machine.map(|machine| machine.object_counts()), live, "{what}");
+            assert_eq!(reference.map(|reference| reference.object_counts()), live, "{what}");
             let now = bench.rig.pool.usage().expect("usage");
             assert_eq!(
                 (now.in_use, now.reserved, now.temporary),

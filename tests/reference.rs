@@ -65,7 +65,7 @@ fn use_after_free_is_an_error_with_a_text() {
     let error = rig.stream.synchronize().expect_err("it fails when it runs");
     let Error::Call(error) = error else { panic!("{error:?}") };
     assert_eq!(error.code(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-    let diagnostics = rig.driver.ref_driver().expect("the machine").diagnostics();
+    let diagnostics = rig.driver.ref_driver().expect("the reference driver").diagnostics();
     assert!(
         diagnostics.iter().any(|text| text.contains("demo_scale") && text.contains("not allocated")),
         "{diagnostics:?}"
@@ -87,7 +87,7 @@ fn stream_ordered_memory_is_used_in_the_order_of_its_stream() {
             last = next;
         }
         assert_same(&rig.read(&last), &[32.0; 4]);
-        assert!(rig.driver.ref_driver().expect("the machine").diagnostics().is_empty());
+        assert!(rig.driver.ref_driver().expect("the reference driver").diagnostics().is_empty());
         assert!(pool.usage().expect("usage").used <= 1024, "blocks are taken again");
     }
 }
@@ -112,7 +112,7 @@ fn nothing_is_left_when_everything_is_dropped() {
 }
 
 #[test]
-fn other_machines_are_played_on_request() {
+fn other_devices_are_played_on_request() {
     let old = Driver::reference_with(Options::default().version(11_080));
     assert!(matches!(old, Err(LoadError::TooOld { have: 11_080, .. })), "{old:?}");
     let lacking = Driver::reference_with(Options::default().missing(Call::cuGraphLaunch));

@@ -133,8 +133,8 @@ fn kernels_that_zero_have_priorities() {
         assert_eq!(watch.count(Call::cuGraphKernelNodeSetAttribute) - before, set);
         let _ = capture.replay(&rig.stream).expect("a replay");
         assert_same(&rig.read(&out), &expected(&rig.read(&x)));
-        if let Some(machine) = driver.ref_driver().filter(|_| set > 0) {
-            let priorities = capture.execs().flat_map(|exec| machine.kernel_priorities(exec.as_raw()));
+        if let Some(reference) = driver.ref_driver().filter(|_| set > 0) {
+            let priorities = capture.execs().flat_map(|exec| reference.kernel_priorities(exec.as_raw()));
             assert_eq!(priorities.collect::<Vec<_>>(), [-2; 8]);
         }
     }
@@ -196,8 +196,8 @@ fn every_call_of_a_replacement_fails_in_turn() {
         assert_same(&rig.read(&out), &expected);
     };
     check_usable();
-    let machine = rig.driver.ref_driver();
-    let (baseline, live) = (Ledger::of(&rig.driver), machine.map(|machine| machine.object_counts()));
+    let reference = rig.driver.ref_driver();
+    let (baseline, live) = (Ledger::of(&rig.driver), reference.map(|reference| reference.object_counts()));
     let stays = |call: Call, code: CUresult| {
         call == Call::cuPointerGetAttribute || (call == Call::cuGraphGetEdges && code.0 == 402)
     };
@@ -235,7 +235,7 @@ fn every_call_of_a_replacement_fails_in_turn() {
                 assert!(!is_capturing(), "{what}");
                 rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
                 assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
-                assert_eq!(machine.map(|machine| machine.object_counts()), live, "{what}");
+                assert_eq!(reference.map(|reference| reference.object_counts()), live, "{what}");
             }
         }
     }

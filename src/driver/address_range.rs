@@ -6,7 +6,7 @@ use super::deferred_drop::Destroy;
 use crate::error::Result;
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-    CUmemAllocationType, device_location, first_failure,
+    CUmemAllocationType, device_location, first_failure, zeroed,
 };
 use std::fmt;
 
@@ -107,10 +107,9 @@ impl AddressRange {
         let _bound = self.context.bind()?;
         let _relaxed = relaxed_if_open(driver)?;
         let properties = properties(&self.context);
-        let access = CUmemAccessDesc {
-            location: device_location(self.context.device().as_raw()),
-            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
+        let mut access: CUmemAccessDesc = zeroed();
+        access.location = device_location(self.context.device().as_raw());
+        access.flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let address = self.address + offset as u64;
         let mut memory = 0;
         // SAFETY: valid places and filled descriptions; the addresses are this range's, and no other chunk has them. The handle is let go of once it
@@ -169,10 +168,9 @@ impl AddressRange {
         for (done, &index) in missing.iter().enumerate() {
             let Chunk { offset, bytes, memory } = self.chunks[index];
             if memory == Memory::Unsure {
-                let before = first_failure::get();
+                let address = self.address + offset as u64;
                 // SAFETY: addresses of this range, of which nothing is in use. Where there is nothing to unmap it does nothing.
-                let _ = unsafe { self.context.driver().cuMemUnmap(self.address + offset as u64, bytes) };
-                first_failure::set(before);
+                let _ = first_failure::untouched(|| unsafe { self.context.driver().cuMemUnmap(address, bytes) });
                 self.chunks[index].memory = Memory::Unmapped;
             }
             if let Err(error) = self.map_at(offset, bytes) {
@@ -213,8 +211,7 @@ impl Drop for AddressRange {
 
 /// Ordinary memory of the context's device.
 fn properties(context: &Context) -> CUmemAllocationProp {
-    // SAFETY: the all-zero bit pattern is a valid value of this plain structure of integers and pointers.
-    let mut properties: CUmemAllocationProp = unsafe { core::mem::zeroed() };
+    let mut properties: CUmemAllocationProp = zeroed();
     properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = device_location(context.device().as_raw());
     properties

@@ -38,13 +38,12 @@ impl Destroy {
         if !driver.is_of_this_process() {
             return Ok(());
         }
-        let before = first_failure::get();
-        let bound = bind_stubbornly(driver, context);
-        // SAFETY: the handle was live until its owner dropped, and belongs to the context, which is current.
-        let done = unsafe { self.run(driver) };
-        drop(bound);
-        first_failure::set(before);
-        done.map_err(|error| DropError { what: self.what(), error })
+        first_failure::untouched(|| {
+            let _bound = bind_stubbornly(driver, context);
+            // SAFETY: the handle was live until its owner dropped, and belongs to the context, which is current.
+            unsafe { self.run(driver) }
+        })
+        .map_err(|error| DropError { what: self.what(), error })
     }
 
     /// # Safety

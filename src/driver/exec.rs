@@ -8,9 +8,8 @@ use super::launch_list::LaunchRef;
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo,
-    CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType, CUresult, CallError, Driver,
-    first_failure,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags_enum,
+    CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType, CUresult, CallError, Driver, first_failure, zeroed,
 };
 use std::fmt;
 
@@ -22,6 +21,11 @@ bitflags::bitflags! {
         /// Nodes that a capture makes of launches, those of patched breaks say, have its capture stream's.
         const USE_NODE_PRIORITY = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
     }
+}
+
+/// Whether an update was refused as the nodes are others.
+fn is_of_other_nodes(error: &CallError) -> bool {
+    error.code() == CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 }
 
 /// An executable graph, destroyed when dropped. The driver puts the destruction off while a launch of it is running.
@@ -94,13 +98,10 @@ impl GraphExec {
         let context = graph.context();
         let driver = context.driver();
         let _bound = context.bind()?;
-        let mut parameters = CUDA_GRAPH_INSTANTIATE_PARAMS {
-            flags: flags.bits(),
-            hUploadStream: core::ptr::null_mut(),
-            hErrNode_out: core::ptr::null_mut(),
-            // Should a call fail without a word.
-            result_out: CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR,
-        };
+        let mut parameters: CUDA_GRAPH_INSTANTIATE_PARAMS = zeroed();
+        parameters.flags = flags.bits();
+        // Should a call fail without a word.
+        parameters.result_out = CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR;
         let mut raw = core::ptr::null_mut();
         // SAFETY: a live graph and two valid places.
         match unsafe { driver.cuGraphInstantiateWithParams(&mut raw, graph.as_raw(), &mut parameters) } {
@@ -154,16 +155,11 @@ impl GraphExec {
     /// # Safety
     /// The node is a child of the graph that this exec was made from, which is still there.
     pub(crate) unsafe fn patch(&self, node: Node, child: &Graph) -> Result<bool> {
-        let before = first_failure::get();
-        // SAFETY: live handles; the caller vouches for the node. The call is about them alone, whatever is current.
-        match unsafe { self.context.driver().cuGraphExecChildGraphNodeSetParams(self.raw, node.0, child.as_raw()) } {
-            Ok(()) => Ok(true),
-            Err(error) if error.code() == CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE => {
-                first_failure::set(before);
-                Ok(false)
-            }
-            Err(error) => Err(error.into()),
-        }
+        let patched = first_failure::unless(is_of_other_nodes, || {
+            // SAFETY: live handles; the caller vouches for the node. The call is about them alone, whatever is current.
+            unsafe { self.context.driver().cuGraphExecChildGraphNodeSetParams(self.raw, node.0, child.as_raw()) }
+        })?;
+        Ok(patched.is_some())
     }
 
     /// Gives a kernel node another launch
@@ -174,27 +170,20 @@ impl GraphExec {
     /// # Safety
     /// The node is a kernel of the graph that this exec was made from, which is still there; the launch's parameters are those of its function.
     pub(crate) unsafe fn set_kernel(&self, _bound: &Bound<'_>, node: Node, launch: LaunchRef<'_>) -> Result<bool> {
-        let before = first_failure::get();
-        // SAFETY: live handles; the caller vouches for the rest.
-        let set = launch.with_node_parameters(|parameters| unsafe {
-            self.context.driver().cuGraphExecKernelNodeSetParams_v2(self.raw, node.0, parameters)
-        });
-        match set {
-            Ok(()) => Ok(true),
-            // A function of another kind: with launches of its own on the device, or in clusters.
-            Err(error)
-                if matches!(
-                    error.code(),
-                    CUresult::CUDA_ERROR_INVALID_VALUE
-                        | CUresult::CUDA_ERROR_NOT_SUPPORTED
-                        | CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-                ) =>
-            {
-                first_failure::set(before);
-                Ok(false)
-            }
-            Err(error) => Err(error.into()),
-        }
+        // A function of another kind: with launches of its own on the device, or in clusters.
+        let is_of_another_kind = |error: &CallError| {
+            let code = error.code();
+            is_of_other_nodes(error)
+                || code == CUresult::CUDA_ERROR_INVALID_VALUE
+                || code == CUresult::CUDA_ERROR_NOT_SUPPORTED
+        };
+        let set = first_failure::unless(is_of_another_kind, || {
+            // SAFETY: live handles; the caller vouches for the rest.
+            launch.with_node_parameters(|parameters| unsafe {
+                self.context.driver().cuGraphExecKernelNodeSetParams_v2(self.raw, node.0, parameters)
+            })
+        })?;
+        Ok(set.is_some())
     }
 
     /// Gives all nodes the parameters of another graph's
@@ -202,21 +191,12 @@ impl GraphExec {
     /// driver refuses as the nodes are others.
     pub(crate) fn update(&self, graph: &Graph) -> Result<bool> {
         let _bound = self.context.bind()?;
-        let before = first_failure::get();
-        let mut info = CUgraphExecUpdateResultInfo {
-            result: CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
-            errorNode: core::ptr::null_mut(),
-            errorFromNode: core::ptr::null_mut(),
-        };
-        // SAFETY: live handles and a valid place.
-        match unsafe { self.context.driver().cuGraphExecUpdate_v2(self.raw, graph.as_raw(), &mut info) } {
-            Ok(()) => Ok(true),
-            Err(error) if error.code() == CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE => {
-                first_failure::set(before);
-                Ok(false)
-            }
-            Err(error) => Err(error.into()),
-        }
+        let mut info: CUgraphExecUpdateResultInfo = zeroed();
+        let updated = first_failure::unless(is_of_other_nodes, || {
+            // SAFETY: live handles and a valid place.
+            unsafe { self.context.driver().cuGraphExecUpdate_v2(self.raw, graph.as_raw(), &mut info) }
+        })?;
+        Ok(updated.is_some())
     }
 
     /// Launches the exec ([`cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)).

@@ -1,7 +1,7 @@
 //! Kernel launches as data: what a body of own launches is compared by and what nodes are made of.
 
 use crate::kernels::LaunchConfig;
-use crate::sys::{CUDA_KERNEL_NODE_PARAMS, CUfunction};
+use crate::sys::{CUDA_KERNEL_NODE_PARAMS, CUfunction, zeroed};
 use core::ffi::c_void;
 
 /// The most parameters of a launch that is launches. One of more is enqueued.
@@ -154,20 +154,13 @@ impl LaunchRef<'_> {
         }
         let LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes } =
             self.config;
-        call(&CUDA_KERNEL_NODE_PARAMS {
-            func: self.function,
-            gridDimX: grid_x,
-            gridDimY: grid_y,
-            gridDimZ: grid_z,
-            blockDimX: block_x,
-            blockDimY: block_y,
-            blockDimZ: block_z,
-            sharedMemBytes: shared_bytes,
-            kernelParams: pointers.as_mut_ptr(),
-            extra: core::ptr::null_mut(),
-            kern: core::ptr::null_mut(),
-            ctx: core::ptr::null_mut(),
-        })
+        let mut parameters: CUDA_KERNEL_NODE_PARAMS = zeroed();
+        parameters.func = self.function;
+        (parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ) = (grid_x, grid_y, grid_z);
+        (parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ) = (block_x, block_y, block_z);
+        parameters.sharedMemBytes = shared_bytes;
+        parameters.kernelParams = pointers.as_mut_ptr();
+        call(&parameters)
     }
 }
 

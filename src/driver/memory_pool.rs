@@ -9,7 +9,7 @@ use super::keep_alive::KeepAlive;
 use super::stream::Stream;
 use crate::error::{Error, Misuse, Result};
 use crate::sys::{
-    CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size,
+    CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size, zeroed,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -99,8 +99,7 @@ impl MemoryPool {
             Some(bytes) => bytes,
             None => device.total_memory()?,
         };
-        // SAFETY: the all-zero bit pattern is a valid value of this plain structure of integers and pointers.
-        let mut properties: CUmemPoolProps = unsafe { core::mem::zeroed() };
+        let mut properties: CUmemPoolProps = zeroed();
         properties.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location = device_location(device.as_raw());
         set_max_size(&mut properties, context.driver().version(), max_bytes);

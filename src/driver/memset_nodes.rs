@@ -8,7 +8,7 @@ use super::launch_list::LaunchList;
 use crate::error::Result;
 use crate::sys::{
     CUDA_MEMSET_NODE_PARAMS, CUgraphNode, CUgraphNodeType, CUmemorytype_enum, CUpointer_attribute, Call, CallError,
-    Driver, first_failure,
+    Driver, first_failure, zeroed,
 };
 
 /// `CUDA_ERROR_LOSSY_QUERY`, which headers before CUDA 12.3 lack: an edge has data that this form of the call can't give.
@@ -59,8 +59,7 @@ impl Graph {
             if graph::node_type(driver, node)? != CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET {
                 continue;
             }
-            // SAFETY: all-zero is a value of this plain structure.
-            let mut memset: CUDA_MEMSET_NODE_PARAMS = unsafe { core::mem::zeroed() };
+            let mut memset: CUDA_MEMSET_NODE_PARAMS = zeroed();
             // SAFETY: a memset node of a live graph, and a valid place.
             unsafe { driver.cuGraphMemsetNodeGetParams(node, &mut memset)? };
             let bytes = memset.width.saturating_mul(memset.elementSize as usize);
@@ -79,10 +78,9 @@ impl Graph {
         if !driver.supports(Call::cuGraphGetEdges) || !driver.supports(Call::cuGraphAddDependencies) {
             return Ok(None);
         }
-        let before = first_failure::get();
         let none = || core::ptr::null_mut::<CUgraphNode>();
         let mut count = 0;
-        let mut read = || -> Result<_, CallError> {
+        let read = || -> Result<_, CallError> {
             // SAFETY: a live graph; null asks for the number only.
             unsafe { driver.cuGraphGetEdges(self.as_raw(), none(), none(), &mut count)? };
             let mut from = vec![core::ptr::null_mut(); count];
@@ -93,20 +91,12 @@ impl Graph {
             }
             Ok(from.into_iter().zip(to).map(|(from, to)| [from, to]).collect())
         };
-        match read() {
-            Ok(edges) => Ok(Some(edges)),
-            Err(error) if error.code().0 == LOSSY_QUERY => {
-                first_failure::set(before);
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
+        Ok(first_failure::unless(|error: &CallError| error.code().0 == LOSSY_QUERY, read)?)
     }
 }
 
 /// Whether an address is device memory of this device. An address that the driver says nothing about isn't.
 fn is_on(driver: &Driver, address: u64, device: usize) -> bool {
-    let before = first_failure::get();
     let read = |attribute: CUpointer_attribute| -> Result<u32, CallError> {
         let mut value = 0_u32;
         let place = core::ptr::from_mut(&mut value).cast();
@@ -114,11 +104,10 @@ fn is_on(driver: &Driver, address: u64, device: usize) -> bool {
         unsafe { driver.cuPointerGetAttribute(place, attribute, address)? };
         Ok(value)
     };
-    let kind = read(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-    let ordinal = read(CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
-    if kind.is_err() || ordinal.is_err() {
-        first_failure::set(before);
-    }
+    let (kind, ordinal) = first_failure::untouched(|| {
+        let kind = read(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+        (kind, read(CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL))
+    });
     kind.is_ok_and(|kind| kind == CUmemorytype_enum::CU_MEMORYTYPE_DEVICE.0)
         && ordinal.is_ok_and(|ordinal| usize::try_from(ordinal) == Ok(device))
 }

@@ -9,7 +9,7 @@ use super::launch_list::MAX_PARAMETERS;
 use super::stream::Stream;
 use crate::error::{Misuse, Result};
 use crate::kernels::LaunchConfig;
-use crate::sys::{CUfunction, CUmodule, Call, CallError, Driver};
+use crate::sys::{CUfunction, CUmodule, CUresult, Call, CallError, Driver, first_failure};
 use core::ffi::c_void;
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -189,18 +189,16 @@ impl Kernel {
             // SAFETY: the call does not reach the driver.
             unsafe { driver.cuFuncGetParamInfo(self.raw, 0, core::ptr::null_mut(), core::ptr::null_mut())? };
         }
-        let before = crate::sys::first_failure::get();
+        let is_past_the_last = |error: &CallError| error.code() == CUresult::CUDA_ERROR_INVALID_VALUE;
         loop {
             let (mut offset, mut size) = (0, 0);
-            // SAFETY: a live function and two valid places.
-            match unsafe { driver.cuFuncGetParamInfo(self.raw, found.len(), &mut offset, &mut size) } {
-                Ok(()) => found.push(ParameterInfo { offset, size }),
-                // One past the last.
-                Err(error) if error.code() == crate::sys::CUresult::CUDA_ERROR_INVALID_VALUE => {
-                    crate::sys::first_failure::set(before);
-                    return Ok(found);
-                }
-                Err(error) => return Err(error.into()),
+            let told = first_failure::unless(is_past_the_last, || {
+                // SAFETY: a live function and two valid places.
+                unsafe { driver.cuFuncGetParamInfo(self.raw, found.len(), &mut offset, &mut size) }
+            })?;
+            match told {
+                Some(()) => found.push(ParameterInfo { offset, size }),
+                None => return Ok(found),
             }
         }
     }

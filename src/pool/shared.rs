@@ -324,15 +324,17 @@ impl PoolShared {
         if self.limit.is_some_and(|limit| state.bytes().1.saturating_add(bytes) > limit) {
             return Err(self.out_of_memory(state, bytes, None));
         }
-        let before = first_failure::get();
-        match state.source.take(bytes) {
-            Ok(Some(slab)) => Ok(slab),
-            Ok(None) => Err(self.out_of_memory(state, bytes, None)),
-            Err(Error::Call(call)) if is_out_of_memory(call) => {
-                first_failure::set(before);
-                Err(self.out_of_memory(state, bytes, Some(call)))
+        let mut refused = None;
+        let out_of_memory = |error: &Error| match error {
+            Error::Call(call) if is_out_of_memory(*call) => {
+                refused = Some(*call);
+                true
             }
-            Err(other) => Err(other),
+            _ => false,
+        };
+        match first_failure::unless(out_of_memory, || state.source.take(bytes))?.flatten() {
+            Some(slab) => Ok(slab),
+            None => Err(self.out_of_memory(state, bytes, refused)),
         }
     }
 

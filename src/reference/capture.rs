@@ -1,10 +1,12 @@
 //! The rules of stream capture: which stream takes part in which capture, which calls invalidate it, and how it ends. The codes are those measured
 //! on a device.
 
-use super::graph::{Graph, Node, Payload, Work};
-use super::handles::{CaptureId, Handle, Recorded, new_handle};
-use super::ref_driver::{Outcome, State};
-use super::tasks::TaskId;
+use super::graph::{Graph, Node, Payload};
+use super::handles::Recorded;
+use super::ids::TaskId;
+use super::ids::{CaptureId, Handle, new_handle};
+use super::state::{Outcome, State};
+use super::work::Work;
 use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureMode};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};

@@ -1,25 +1,12 @@
 //! The objects behind the driver's handles. A handle is a number that is never a pointer to anything: each use is looked up.
 
+use super::first_fit::FirstFit;
+use super::ids::{CaptureId, Handle, TaskId};
 use super::ptx::Parameter;
-use super::tasks::TaskId;
 use crate::kernels::host::HostKernel;
-use crate::memory::allocator::{BlockId, Blocks, SlabId};
 use crate::sys::CUresult;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-
-/// A handle's value.
-pub(super) type Handle = usize;
-
-/// Names a capture.
-pub(super) type CaptureId = u64;
-
-/// A value that no other handle of the process has, and no valid pointer either.
-pub(super) fn new_handle() -> Handle {
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
-    (0xbc60_0000_0000_0000_u64 as usize) | (NEXT.fetch_add(1, Ordering::Relaxed) << 4)
-}
 
 pub(super) struct Device {
     /// Bytes given out.
@@ -83,22 +70,20 @@ pub(super) struct Pool {
     pub(super) device: usize,
     pub(super) max: usize,
     pub(super) threshold: u64,
-    pub(super) blocks: Blocks,
-    pub(super) slabs: Vec<(SlabId, u64, usize)>,
+    pub(super) free: FirstFit,
     /// Blocks that are out, by address.
     pub(super) out: HashMap<u64, OutBlock>,
     pub(super) reserved: usize,
     pub(super) reserved_high: usize,
     pub(super) used: usize,
     pub(super) used_high: usize,
-    /// Blocks freed on another stream than their slab's: reusable when the free has run.
-    pub(super) returning: Vec<(TaskId, BlockId)>,
+    /// Blocks freed on another stream than their slab's: reusable when the free has run. With address and bytes.
+    pub(super) returning: Vec<(TaskId, u64, usize)>,
     pub(super) destroyed: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct OutBlock {
-    pub(super) id: BlockId,
     pub(super) bytes: usize,
     pub(super) stream: Handle,
     pub(super) context: Handle,

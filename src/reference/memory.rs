@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// All memory of a machine.
+/// All memory of a reference driver.
 #[derive(Default)]
 pub(super) struct Memory {
     backings: BTreeMap<u64, Backing>,
@@ -162,7 +162,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         for (address, backing) in std::mem::take(&mut self.backings) {
-            // SAFETY: allocated with this layout, and nobody can use it any more: the machine is gone.
+            // SAFETY: allocated with this layout, and nobody can use it any more: the driver is gone.
             unsafe { dealloc(address as *mut u8, backing.layout) };
         }
     }

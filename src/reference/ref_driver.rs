@@ -1,60 +1,22 @@
-//! A reference driver's state: what exists, what waits to run, and what went wrong.
+//! [`RefDriver`]: a reference driver as its user sees it.
 
-use super::capture::Capture;
-use super::graph::{CopyEnd, Exec, Graph, Work};
-use super::handles::{
-    CaptureId, Context, Device, Event, Function, Handle, Module, Physical, Pool, Reservation, Stream,
-};
-use super::memory::{Kind, Memory};
+use super::active;
+use super::memory::Kind;
 use super::options::Options;
-use super::tasks::{TaskId, Tasks};
-use crate::kernels::host::HostKernel;
-use crate::sys::{CUgraphExec, CUresult};
+use super::state::State;
+use crate::sys::{Backend, CUgraphExec};
 use core::ffi::c_void;
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One reference driver: its devices and all that was made on them. Drivers share nothing with each other.
 pub struct RefDriver {
     id: u64,
-    pub(super) options: Options,
-    state: Mutex<State>,
+    options: Options,
+    state: Arc<Mutex<State>>,
 }
 
-/// What a driver call comes to.
-pub(super) type Outcome<T = ()> = Result<T, CUresult>;
-
-pub(super) struct State {
-    pub(super) machine: u64,
-    pub(super) options: Options,
-    pub(super) initialised: bool,
-    pub(super) devices: Vec<Device>,
-    pub(super) contexts: HashMap<Handle, Context>,
-    pub(super) streams: HashMap<Handle, Stream>,
-    pub(super) events: HashMap<Handle, Event>,
-    pub(super) modules: HashMap<Handle, Module>,
-    pub(super) functions: HashMap<Handle, Function>,
-    pub(super) graphs: HashMap<Handle, Graph>,
-    /// The graph of each node.
-    pub(super) nodes: HashMap<Handle, Handle>,
-    pub(super) execs: HashMap<Handle, Exec>,
-    pub(super) pools: HashMap<Handle, Pool>,
-    /// The pool of each block that is out.
-    pub(super) pool_of: HashMap<u64, Handle>,
-    pub(super) physical: HashMap<u64, Physical>,
-    pub(super) reservations: BTreeMap<u64, Reservation>,
-    pub(super) pinned: HashMap<u64, usize>,
-    pub(super) memory: Memory,
-    pub(super) tasks: Tasks,
-    pub(super) captures: HashMap<CaptureId, Capture>,
-    pub(super) next_id: u64,
-    pub(super) kernels: HashMap<String, HostKernel>,
-    pub(super) diagnostics: Vec<String>,
-}
-
-/// What a machine holds at a moment. Two of these are equal when nothing was left behind in between.
+/// What a reference driver holds at a moment. Two of these are equal when nothing was left behind in between.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -78,89 +40,47 @@ pub struct ObjectCounts {
     pub mappings: usize,
 }
 
-thread_local! {
-    /// The machine whose driver was last called on this thread. Calls through the bare table find it here.
-    static ACTIVE: RefCell<Weak<RefDriver>> = const { RefCell::new(Weak::new()) };
-    /// The current context of each machine on this thread.
-    static CURRENT: RefCell<HashMap<u64, Handle>> = RefCell::new(HashMap::new());
-    /// Whether this thread runs a host function of a stream, which must not call the driver.
-    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs one driver call of this machine: the entry points find the machine through the calling thread.
-pub(crate) fn enter<T>(machine: &Arc<RefDriver>, run: impl FnOnce() -> T) -> T {
-    ACTIVE.with_borrow_mut(|active| {
-        if active.as_ptr() != Arc::as_ptr(machine) {
-            *active = Arc::downgrade(machine);
-        }
-    });
-    run()
-}
-
-/// Runs the body of an entry point.
-pub(super) fn call(body: impl FnOnce(&mut State) -> Outcome) -> CUresult {
-    if IN_HOST_FUNCTION.get() {
-        return CUresult::CUDA_ERROR_NOT_PERMITTED;
-    }
-    let Some(machine) = ACTIVE.with_borrow(Weak::upgrade) else { return CUresult::CUDA_ERROR_NOT_INITIALIZED };
-    let mut state = machine.state();
-    match body(&mut state) {
-        Ok(()) => CUresult::CUDA_SUCCESS,
-        Err(code) => code,
-    }
-}
-
 impl RefDriver {
     pub(crate) fn new(options: Options) -> Arc<RefDriver> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let device = || Device { used: 0, total: options.device_memory, primary: None, default_pool: None };
         // The first of a name is the one that counts.
         let own = [crate::kernels::HOST, crate::demo::HOST, crate::demo::decoder::HOST]
             .into_iter()
             .flatten()
             .map(|(name, host)| ((*name).to_owned(), *host));
         let kernels = own.chain(options.kernels.iter().cloned()).collect();
-        let state = State {
-            machine: id,
-            options: options.clone(),
-            initialised: false,
-            devices: (0..options.devices).map(|_| device()).collect(),
-            contexts: HashMap::new(),
-            streams: HashMap::new(),
-            events: HashMap::new(),
-            modules: HashMap::new(),
-            functions: HashMap::new(),
-            graphs: HashMap::new(),
-            nodes: HashMap::new(),
-            execs: HashMap::new(),
-            pools: HashMap::new(),
-            pool_of: HashMap::new(),
-            physical: HashMap::new(),
-            reservations: BTreeMap::new(),
-            pinned: HashMap::new(),
-            memory: Memory::default(),
-            tasks: Tasks::new(options.seed),
-            captures: HashMap::new(),
-            next_id: 1,
-            kernels,
-            diagnostics: Vec::new(),
-        };
-        Arc::new(RefDriver { id, options, state: Mutex::new(state) })
+        let state = Arc::new(Mutex::new(State::new(id, options.clone(), kernels)));
+        Arc::new(RefDriver { id, options, state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address of an entry point by its exported name, or null.
-    pub(crate) fn export(&self, name: &str) -> *const c_void {
-        super::entry::export(name, &self.options)
-    }
-
     /// What exists now.
     pub fn object_counts(&self) -> ObjectCounts {
-        self.state().object_counts()
+        let state = self.state();
+        let (device_allocations, device_bytes) = state.memory.open_regions(|kind| matches!(kind, Kind::Device(_)));
+        ObjectCounts {
+            contexts: state.contexts.len(),
+            streams: state.streams.len(),
+            events: state.events.len(),
+            modules: state.modules.len(),
+            graphs: state.graphs.values().filter(|graph| !graph.borrowed).count(),
+            graph_execs: state.execs.len(),
+            open_captures: state.captures.len(),
+            memory_pools: state.pools.len(),
+            device_allocations,
+            device_bytes,
+            pool_blocks: state.pool_of.len(),
+            pool_bytes: state.pools.values().map(|pool| pool.used).sum(),
+            pool_reserved_bytes: state.pools.values().map(|pool| pool.reserved).sum(),
+            pinned_allocations: state.pinned.len(),
+            reservations: state.reservations.len(),
+            physical_handles: state.physical.len(),
+            mappings: state.reservations.values().map(|reservation| reservation.mappings.len()).sum(),
+        }
     }
 
     /// What went wrong in work that has run, in the order in which it did: use of memory after its free, and the like.
@@ -186,9 +106,18 @@ impl RefDriver {
         let all = state.tasks.of_context(None);
         state.wait_for(&all);
     }
+}
 
-    /// The number that tells it from other machines of the process.
-    pub fn id(&self) -> u64 {
+impl Backend for RefDriver {
+    fn export(&self, name: &str) -> *const c_void {
+        super::entry::export(name, &self.options)
+    }
+
+    fn enter(&self) {
+        active::set(&self.state);
+    }
+
+    fn id(&self) -> u64 {
         self.id
     }
 }
@@ -196,185 +125,5 @@ impl RefDriver {
 impl std::fmt::Debug for RefDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RefDriver").field("id", &self.id).field("live", &self.object_counts()).finish_non_exhaustive()
-    }
-}
-
-impl State {
-    pub(super) fn next_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    /// The calling thread's current context of this machine, if any.
-    pub(super) fn current_or_none(&self) -> Option<Handle> {
-        CURRENT.with_borrow(|current| current.get(&self.machine).copied())
-    }
-
-    pub(super) fn set_current(&self, context: Option<Handle>) {
-        CURRENT.with_borrow_mut(|current| match context {
-            Some(context) => current.insert(self.machine, context),
-            None => current.remove(&self.machine),
-        });
-    }
-
-    /// The current context, which must be live.
-    pub(super) fn current(&self) -> Outcome<Handle> {
-        let context = self.current_or_none().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-        if self.contexts.contains_key(&context) { Ok(context) } else { Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED) }
-    }
-
-    /// Fails with the error of earlier work, if there was one.
-    pub(super) fn healthy(&self, context: Handle) -> Outcome {
-        match self.contexts.get(&context).and_then(|context| context.sticky) {
-            Some(code) => Err(code),
-            None => Ok(()),
-        }
-    }
-
-    /// Adds work after other work, and runs as much of what waits as the seed leans to.
-    pub(super) fn enqueue(&mut self, context: Handle, after: impl IntoIterator<Item = TaskId>, work: Work) -> TaskId {
-        let task = self.tasks.add(context, after, work);
-        let mut eager = self.tasks.eagerness();
-        while eager > 0 && self.run_one(None) {
-            eager -= 1;
-        }
-        task
-    }
-
-    /// Runs until these tasks have.
-    pub(super) fn wait_for(&mut self, targets: &[TaskId]) {
-        let needed = self.tasks.needed(targets);
-        while targets.iter().any(|task| self.tasks.is_pending(*task)) {
-            if !self.run_one(Some(&needed)) {
-                return;
-            }
-        }
-    }
-
-    fn run_one(&mut self, needed: Option<&std::collections::BTreeSet<TaskId>>) -> bool {
-        let Some((id, context, work)) = self.tasks.take(needed) else { return false };
-        // After an error nothing runs any more, as on the device; memory is opened and closed all the same.
-        let is_bookkeeping = matches!(work, Work::Open { .. } | Work::Close { .. } | Work::Record { .. });
-        if (self.healthy(context).is_ok() || is_bookkeeping)
-            && let Err(text) = self.perform(work)
-        {
-            self.diagnostics.push(text);
-            if let Some(context) = self.contexts.get_mut(&context) {
-                context.sticky = Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-            }
-        }
-        self.tasks.done(id);
-        true
-    }
-
-    fn perform(&mut self, work: Work) -> Result<(), String> {
-        match work {
-            Work::Nothing => Ok(()),
-            Work::Kernel(launch) => {
-                let name = match self.functions.get(&launch.function) {
-                    Some(function) => function.name.to_string_lossy().into_owned(),
-                    None => return Err("a kernel ran after its module was unloaded".into()),
-                };
-                for address in launch.arguments.possible_addresses() {
-                    if self.memory.is_known(address) && !self.memory.is_open(address, 1) {
-                        return Err(format!(
-                            "kernel {name} was given {address:#x}, which is not allocated when it runs"
-                        ));
-                    }
-                }
-                let pointers = launch.arguments.pointers();
-                // SAFETY: the arguments are copies of what the launch was given, with the sizes that the module declares; the function is the one
-                // that stands for this kernel.
-                unsafe { (launch.host)(&launch.geometry, pointers.as_ptr()) };
-                Ok(())
-            }
-            Work::Copy { to, from, bytes } => self.copy(&to, &from, bytes),
-            Work::Fill { address, value, width, count } => {
-                self.expect_open("memset", address, width * count)?;
-                let value = value.to_le_bytes();
-                for at in 0..count {
-                    // SAFETY: the range is open, so it is backed by memory that the machine owns.
-                    unsafe {
-                        ((address + (at * width) as u64) as *mut u8).copy_from_nonoverlapping(value.as_ptr(), width)
-                    };
-                }
-                Ok(())
-            }
-            Work::Open { address, region } => {
-                self.memory.open(address, region);
-                Ok(())
-            }
-            Work::Close { address } => match self.memory.close(address) {
-                Some(_) => Ok(()),
-                None => {
-                    Err(format!("memory at {address:#x} was freed when it was not allocated: nothing orders the two"))
-                }
-            },
-            Work::Host { function, data } => {
-                IN_HOST_FUNCTION.set(true);
-                // SAFETY: the caller of cuLaunchHostFunc vouches for the function and its data.
-                unsafe { function(data as *mut c_void) };
-                IN_HOST_FUNCTION.set(false);
-                Ok(())
-            }
-            Work::Record { event } => {
-                if let Some(event) = self.events.get_mut(&event) {
-                    event.time = Some(std::time::Instant::now());
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn copy(&mut self, to: &CopyEnd, from: &CopyEnd, bytes: usize) -> Result<(), String> {
-        let source = match from {
-            CopyEnd::Device(address) => {
-                self.expect_open("copy", *address, bytes)?;
-                *address as *const u8
-            }
-            CopyEnd::Host(address) => *address as *const u8,
-            CopyEnd::Staged(staged) => staged.as_ptr(),
-        };
-        let target = match to {
-            CopyEnd::Device(address) => {
-                self.expect_open("copy", *address, bytes)?;
-                *address as *mut u8
-            }
-            CopyEnd::Host(address) => *address as *mut u8,
-            CopyEnd::Staged(_) => return Ok(()),
-        };
-        // SAFETY: device ranges are open, so they are backed; for host ranges the caller of the copy vouches until it has run.
-        unsafe { core::ptr::copy(source, target, bytes) };
-        Ok(())
-    }
-
-    fn expect_open(&self, what: &str, address: u64, bytes: usize) -> Result<(), String> {
-        if self.memory.is_open(address, bytes) {
-            return Ok(());
-        }
-        Err(format!("a {what} of {bytes} bytes at {address:#x} reaches memory that is not allocated when it runs"))
-    }
-
-    fn object_counts(&self) -> ObjectCounts {
-        let (device_allocations, device_bytes) = self.memory.open_regions(|kind| matches!(kind, Kind::Device(_)));
-        ObjectCounts {
-            contexts: self.contexts.len(),
-            streams: self.streams.len(),
-            events: self.events.len(),
-            modules: self.modules.len(),
-            graphs: self.graphs.values().filter(|graph| !graph.borrowed).count(),
-            graph_execs: self.execs.len(),
-            open_captures: self.captures.len(),
-            memory_pools: self.pools.len(),
-            device_allocations,
-            device_bytes,
-            pool_blocks: self.pool_of.len(),
-            pool_bytes: self.pools.values().map(|pool| pool.used).sum(),
-            pool_reserved_bytes: self.pools.values().map(|pool| pool.reserved).sum(),
-            pinned_allocations: self.pinned.len(),
-            reservations: self.reservations.len(),
-            physical_handles: self.physical.len(),
-            mappings: self.reservations.values().map(|reservation| reservation.mappings.len()).sum(),
-        }
     }
 }

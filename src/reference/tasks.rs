@@ -1,10 +1,8 @@
 //! Queues of work. A task runs when something waits for it, or earlier: the seed decides, among the orders that its dependencies allow.
 
-use super::graph::Work;
+use super::ids::TaskId;
+use super::work::Work;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Names a task; later ones are larger.
-pub(super) type TaskId = u64;
 
 /// Work that waits for other work.
 struct Task {

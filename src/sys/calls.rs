@@ -1,8 +1,8 @@
 //! The one list of driver calls: exported name, signature, the CUDA version that introduced that ABI, and whether the crate can do without it.
 //!
 //! The version is the one `cuGetProcAddress_v2` is asked for, together with the name less its `_vN` suffix. `needed` calls must be there for
-//! a driver to load (the floor is CUDA 12.0, so nothing newer can be needed); an `optional` one that is missing is an
-//! [`Unsupported`](super::CallError::Unsupported) error when it is used.
+//! a driver to load: those that the crate makes (the floor is CUDA 12.0, so nothing newer can be needed). An `optional` one that is missing is an
+//! [`Unsupported`](super::CallError::Unsupported) error when it is used: those that the crate has another way for, or leaves to its users and tests.
 
 /// Hands the list to the macro `$then`.
 macro_rules! for_each_call {
@@ -11,7 +11,6 @@ macro_rules! for_each_call {
             // Driver and devices.
             needed 2000 cuInit(flags: c_uint);
             needed 2020 cuDriverGetVersion(version: *mut c_int);
-            needed 6000 cuGetErrorName(code: CUresult, name: *mut *const c_char);
             needed 6000 cuGetErrorString(code: CUresult, text: *mut *const c_char);
             needed 2000 cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
             needed 2000 cuDeviceGetCount(count: *mut c_int);
@@ -20,10 +19,9 @@ macro_rules! for_each_call {
             needed 3020 cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
             needed 11040 cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
             needed 4000 cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice);
-            needed 11020 cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+            optional 11020 cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
             needed 7000 cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
             needed 11000 cuDevicePrimaryCtxRelease_v2(device: CUdevice);
-            needed 7000 cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
 
             // Contexts.
             needed 4000 cuCtxGetCurrent(context: *mut CUcontext);
@@ -31,10 +29,10 @@ macro_rules! for_each_call {
             needed 2000 cuCtxGetDevice(device: *mut CUdevice);
             needed 12000 cuCtxGetId(context: CUcontext, id: *mut c_ulonglong);
             needed 2000 cuCtxSynchronize();
-            needed 5050 cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+            optional 5050 cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
 
             // Streams and capture.
-            needed 2000 cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+            optional 2000 cuStreamCreate(stream: *mut CUstream, flags: c_uint);
             needed 5050 cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
             needed 4000 cuStreamDestroy_v2(stream: CUstream);
             needed 2000 cuStreamQuery(stream: CUstream);
@@ -47,15 +45,15 @@ macro_rules! for_each_call {
             needed 10010 cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
             needed 10000 cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
             needed 10000 cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
-            needed 11030 cuStreamGetCaptureInfo_v2(stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut cuuint64_t, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
+            optional 11030 cuStreamGetCaptureInfo_v2(stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut cuuint64_t, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
             needed 10010 cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
-            needed 10000 cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void);
+            optional 10000 cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void);
 
             // Events.
             needed 2000 cuEventCreate(event: *mut CUevent, flags: c_uint);
             needed 4000 cuEventDestroy_v2(event: CUevent);
             needed 2000 cuEventRecord(event: CUevent, stream: CUstream);
-            needed 11010 cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
+            optional 11010 cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
             needed 2000 cuEventQuery(event: CUevent);
             needed 2000 cuEventSynchronize(event: CUevent);
             needed 2000 cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
@@ -67,14 +65,13 @@ macro_rules! for_each_call {
             needed 2020 cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
             needed 2000 cuMemFreeHost(address: *mut c_void);
             needed 4000 cuPointerGetAttribute(value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
-            needed 3020 cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize);
-            needed 3020 cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize);
+            optional 3020 cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize);
+            optional 3020 cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize);
             needed 3020 cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
             needed 3020 cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
             needed 3020 cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
             needed 3020 cuMemsetD8Async(address: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);
-            needed 3020 cuMemsetD16Async(address: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream);
-            needed 3020 cuMemsetD32Async(address: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+            optional 3020 cuMemsetD32Async(address: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
 
             // Stream-ordered memory pools.
             needed 11020 cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps);
@@ -82,7 +79,6 @@ macro_rules! for_each_call {
             needed 11020 cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
             needed 11020 cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
             needed 11020 cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
-            needed 11020 cuMemPoolSetAccess(pool: CUmemoryPool, list: *const CUmemAccessDesc, count: usize);
             needed 11020 cuMemAllocFromPoolAsync(address: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
             needed 11020 cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
 
@@ -100,8 +96,8 @@ macro_rules! for_each_call {
             needed 2010 cuModuleLoadDataEx(module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void);
             needed 2000 cuModuleUnload(module: CUmodule);
             needed 2000 cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
-            needed 2020 cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
-            needed 9000 cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+            optional 2020 cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+            optional 9000 cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
             optional 12030 cuFuncGetName(name: *mut *const c_char, function: CUfunction);
             optional 12040 cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
             optional 12040 cuFuncLoad(function: CUfunction);
@@ -115,14 +111,12 @@ macro_rules! for_each_call {
             optional 10000 cuGraphAddDependencies(graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize);
             needed 10000 cuGraphDestroyNode(node: CUgraphNode);
             needed 10000 cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
-            needed 10000 cuGraphAddEmptyNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize);
             needed 12000 cuGraphAddKernelNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS);
             needed 10000 cuGraphAddChildGraphNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, child: CUgraph);
             needed 10000 cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph);
-            needed 12000 cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS);
-            needed 11000 cuGraphKernelNodeGetAttribute(node: CUgraphNode, attribute: CUlaunchAttributeID, value: *mut CUlaunchAttributeValue);
+            optional 12000 cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS);
+            optional 11000 cuGraphKernelNodeGetAttribute(node: CUgraphNode, attribute: CUlaunchAttributeID, value: *mut CUlaunchAttributeValue);
             needed 11000 cuGraphKernelNodeSetAttribute(node: CUgraphNode, attribute: CUlaunchAttributeID, value: *const CUlaunchAttributeValue);
-            needed 10000 cuGraphMemcpyNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEMCPY3D);
             needed 10000 cuGraphMemsetNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS);
             needed 12000 cuGraphInstantiateWithParams(exec: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
             needed 10000 cuGraphExecDestroy(exec: CUgraphExec);
@@ -131,9 +125,9 @@ macro_rules! for_each_call {
             needed 12000 cuGraphExecUpdate_v2(exec: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo);
             needed 12000 cuGraphExecKernelNodeSetParams_v2(exec: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS);
             needed 11010 cuGraphExecChildGraphNodeSetParams(exec: CUgraphExec, node: CUgraphNode, child: CUgraph);
-            needed 11060 cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint);
-            needed 11060 cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: *mut c_uint);
-            needed 11030 cuGraphDebugDotPrint(graph: CUgraph, path: *const c_char, flags: c_uint);
+            optional 11060 cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint);
+            optional 11060 cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: *mut c_uint);
+            optional 11030 cuGraphDebugDotPrint(graph: CUgraph, path: *const c_char, flags: c_uint);
         }
     };
 }

@@ -1,14 +1,16 @@
 //! [`Driver`]: the table of resolved entry points, and where it came from.
 
+#[cfg(feature = "reference-driver")]
+use super::backend::Backend;
 use super::bindings::CUresult;
-use super::load;
-use super::load_error::LoadError;
-use super::search::Search;
-use super::table::{Call, CallError, Table};
+use super::call::Call;
+#[cfg(feature = "reference-driver")]
+use super::intercept::Intercept;
+use super::table::Table;
 use core::ffi::c_char;
 use std::ffi::CStr;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A loaded driver. Cheap to clone; all clones are the same driver.
@@ -26,7 +28,7 @@ struct Inner {
     /// The process that loaded it: after a fork the child can't use it.
     process: u32,
     #[cfg(feature = "reference-driver")]
-    watch: Option<super::intercept::Intercept>,
+    intercept: Option<Intercept>,
 }
 
 /// Where a driver's entry points come from.
@@ -67,88 +69,40 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Loads libcuda and initialises it ([`cuInit`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html)).
-    ///
-    /// Tried in this order: the file named by `BREAKABLE_CUDA_GRAPH_DRIVER` (then nothing else); `libcuda.so.1` and `libcuda.so`, by the
-    /// system's loader; WSL's folder and others where drivers are installed. On Windows: `nvcuda.dll`.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load() -> Result<Driver, LoadError> {
-        load::load(&Search::of_environment())
-    }
-
-    /// Loads the driver from this file, and from no other.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load_from(path: impl AsRef<Path>) -> Result<Driver, LoadError> {
-        load::load(&Search::only(path.as_ref()))
-    }
-
-    /// Loads the driver from where `search` says. No environment variable changes that.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load_with(search: &Search) -> Result<Driver, LoadError> {
-        load::load(search)
-    }
-
-    /// The reference driver: one device, default options. See [`reference`](crate::reference).
-    ///
-    /// # Errors
-    /// None with the default options; the type is that of [`load`](Driver::load).
-    #[cfg(feature = "reference-driver")]
-    pub fn reference() -> Result<Driver, LoadError> {
-        Driver::reference_with(crate::reference::Options::default())
-    }
-
-    /// A reference driver of its own with these options: it shares nothing with any other.
-    ///
-    /// # Errors
-    /// As a library would: [`LoadError`] where the options ask for an old version, a missing call or no device.
-    #[cfg(feature = "reference-driver")]
-    pub fn reference_with(options: crate::reference::Options) -> Result<Driver, LoadError> {
-        load::reference(options)
-    }
-
     /// A copy of this driver whose calls are counted and can be made to fail. The copy and the original are the same driver to the device.
     #[cfg(feature = "reference-driver")]
     #[must_use]
     pub fn intercepted(&self) -> Driver {
-        let watch = match self.intercept().and_then(super::intercept::Intercept::ref_driver) {
-            Some(ref_driver) => super::intercept::Intercept::of_machine(ref_driver.clone()),
-            None => super::intercept::Intercept::default(),
-        };
-        Driver {
-            inner: Arc::new(Inner {
-                table: self.inner.table.clone(),
-                version: self.inner.version,
-                origin: self.inner.origin.clone(),
-                process: self.inner.process,
-                watch: Some(watch),
-            }),
-        }
+        let Inner { table, version, origin, process, intercept: _ } = &*self.inner;
+        let (table, version, origin, process) = (table.clone(), *version, origin.clone(), *process);
+        let intercept = Some(Intercept::new(self.backend().cloned()));
+        Driver { inner: Arc::new(Inner { table, version, origin, process, intercept }) }
     }
 
-    /// The watch over this driver's calls: always there for the reference driver and for [`watched`](Driver::watched) copies.
+    /// What stands around this driver's calls: always there for the reference driver and for [`intercepted`](Driver::intercepted) copies.
     #[cfg(feature = "reference-driver")]
     #[inline]
-    pub fn intercept(&self) -> Option<&super::intercept::Intercept> {
-        self.inner.watch.as_ref()
+    pub fn intercept(&self) -> Option<&Intercept> {
+        self.inner.intercept.as_ref()
     }
 
-    /// The ref_driver behind the reference driver, for its counters and options; `None` for libcuda.
+    /// What makes the calls, where that is in this process and no library.
     #[cfg(feature = "reference-driver")]
-    pub fn ref_driver(&self) -> Option<&crate::reference::RefDriver> {
-        self.intercept()?.ref_driver().map(Arc::as_ref)
+    pub(crate) fn backend(&self) -> Option<&Arc<dyn Backend>> {
+        self.intercept()?.backend()
     }
 
     #[cfg(feature = "reference-driver")]
-    pub(super) fn of_machine(table: Table, version: i32, ref_driver: Arc<crate::reference::RefDriver>) -> Driver {
-        let watch = Some(super::intercept::Intercept::of_machine(ref_driver));
+    pub(super) fn of_backend(table: Table, version: i32, backend: Arc<dyn Backend>) -> Driver {
+        let intercept = Some(Intercept::new(Some(backend)));
         Driver {
-            inner: Arc::new(Inner { table, version, origin: Origin::Reference, process: std::process::id(), watch }),
+            inner: Arc::new(Inner {
+                table,
+                version,
+                origin: Origin::Reference,
+                process: std::process::id(),
+                intercept,
+            }),
         }
     }
 
@@ -160,7 +114,7 @@ impl Driver {
                 origin: Origin::Library(path),
                 process: std::process::id(),
                 #[cfg(feature = "reference-driver")]
-                watch: None,
+                intercept: None,
             }),
         }
     }
@@ -208,33 +162,9 @@ impl Driver {
         // SAFETY: on success the driver gives a NUL-terminated string that lives as long as the library.
         Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
-
-    #[cold]
-    pub(super) fn unsupported(&self, call: Call) -> CallError {
-        CallError::Unsupported { call, needs: call.since(), have: self.inner.version }
-    }
 }
 
-/// `13.0` for 13000.
-pub(crate) struct VersionName(pub i32);
-
-impl fmt::Display for VersionName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
-}
-
-/// `CUDA_ERROR_OUT_OF_MEMORY (2)`.
-pub(crate) struct CodeName(pub CUresult);
-
-impl fmt::Display for CodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The derived form of a newtype is `CUresult_enum(2)`; names come from the bindings' constants.
-        write!(f, "{} ({})", super::codes::name(self.0).unwrap_or("an unknown code"), self.0.0)
-    }
-}
-
-/// What tells one driver from another, to the device: a driver and its intercepted copies are the same.
+/// What tells one driver from another, to the device: a driver, its intercepted copies, and whatever else was loaded from the same library are one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct DriverId(usize, u64);
 
@@ -243,7 +173,7 @@ impl Driver {
     pub(crate) fn identity(&self) -> DriverId {
         let address = self.inner.table.cuCtxGetId.map_or(0, |call| call as usize);
         #[cfg(feature = "reference-driver")]
-        let number = self.ref_driver().map_or(0, crate::reference::RefDriver::id);
+        let number = self.backend().map_or(0, |backend| backend.id());
         #[cfg(not(feature = "reference-driver"))]
         let number = 0;
         DriverId(address, number)

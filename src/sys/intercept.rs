@@ -1,15 +1,16 @@
-//! Watching a driver's calls: counting them, listing them, and making the n-th of them fail, on the reference driver and on libcuda alike.
+//! Interception of a driver's calls: they are counted and listed, and the n-th of them is made to fail, on the reference driver and on libcuda alike.
 
-use super::{CUresult, Call};
+use super::backend::Backend;
+use super::bindings::CUresult;
+use super::call::Call;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What stands between [`Driver`](super::Driver)'s methods and the table where a driver is watched. The reference driver always is;
-/// [`Driver::watched`](super::Driver::watched) makes a watched copy of any other.
-#[derive(Default)]
+/// A counter of calls and a fault to come, between [`Driver`](super::Driver)'s methods and the table. The reference driver always has one;
+/// [`Driver::intercepted`](super::Driver::intercepted) makes a copy of any other that has one too.
 pub struct Intercept {
     state: Mutex<State>,
-    ref_driver: Option<Arc<crate::reference::RefDriver>>,
+    backend: Option<Arc<dyn Backend>>,
 }
 
 #[derive(Default)]
@@ -37,12 +38,12 @@ pub struct Fault {
 }
 
 impl Intercept {
-    pub(super) fn of_machine(ref_driver: Arc<crate::reference::RefDriver>) -> Intercept {
-        Intercept { ref_driver: Some(ref_driver), ..Intercept::default() }
+    pub(super) fn new(backend: Option<Arc<dyn Backend>>) -> Intercept {
+        Intercept { state: Mutex::default(), backend }
     }
 
-    pub(super) fn ref_driver(&self) -> Option<&Arc<crate::reference::RefDriver>> {
-        self.ref_driver.as_ref()
+    pub(super) fn backend(&self) -> Option<&Arc<dyn Backend>> {
+        self.backend.as_ref()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,12 +99,11 @@ impl Intercept {
             }
             state.due(call)
         };
-        let run = || match &self.ref_driver {
-            Some(ref_driver) => crate::reference::enter(ref_driver, run),
-            None => run(),
-        };
         if let Some(code) = forced.filter(|_| !does_its_work_all_the_same(call)) {
             return code;
+        }
+        if let Some(backend) = &self.backend {
+            backend.enter();
         }
         let code = run();
         if code == CUresult::CUDA_SUCCESS {

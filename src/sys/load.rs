@@ -1,20 +1,51 @@
 //! Loading a driver: opening its library, starting it and resolving its calls.
 
+#[cfg(feature = "reference-driver")]
+use super::backend::Backend;
 use super::bindings::*;
+use super::call::Call;
 use super::driver::Driver;
-use super::load_error::LoadError;
+use super::load_error::{LoadError, MINIMUM_VERSION};
 use super::search::{Candidate, Outcome, Search, file_of};
-use super::table::{Call, Table};
+use super::table::Table;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "reference-driver")]
+use std::sync::Arc;
 
-/// The oldest driver that the crate works with: CUDA 12.0.
-pub const MINIMUM_VERSION: i32 = 12_000;
+impl Driver {
+    /// Loads libcuda and initialises it ([`cuInit`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html)).
+    ///
+    /// Tried in this order: the file named by `BREAKABLE_CUDA_GRAPH_DRIVER` (then nothing else); `libcuda.so.1` and `libcuda.so`, by the
+    /// system's loader; WSL's folder and others where drivers are installed. On Windows: `nvcuda.dll`.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load() -> Result<Driver, LoadError> {
+        load(&Search::of_environment())
+    }
+
+    /// Loads the driver from this file, and from no other.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load_from(path: impl AsRef<Path>) -> Result<Driver, LoadError> {
+        load(&Search::only(path.as_ref()))
+    }
+
+    /// Loads the driver from where `search` says. No environment variable changes that.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load_with(search: &Search) -> Result<Driver, LoadError> {
+        load(search)
+    }
+}
 
 /// Loads the first candidate that is a driver. A stub is passed over; a driver that will not start ends the search.
-pub(super) fn load(search: &Search) -> Result<Driver, LoadError> {
+fn load(search: &Search) -> Result<Driver, LoadError> {
     let mut tried: Vec<Candidate> = Vec::new();
     let mut stub: Option<(usize, PathBuf)> = None;
     for path in search.candidates() {
@@ -70,16 +101,13 @@ fn of_library(path: &Path, library: &libloading::Library) -> Result<Driver, Load
     Ok(Driver::of_library(table, version, path))
 }
 
-/// The reference driver goes through the same steps as a library.
+/// A driver inside the process goes through the same steps as a library.
 #[cfg(feature = "reference-driver")]
-pub(super) fn reference(options: crate::reference::Options) -> Result<Driver, LoadError> {
-    let ref_driver = crate::reference::RefDriver::new(options);
-    let export = |name: &str| ref_driver.export(name);
-    let (table, version) = crate::reference::enter(&ref_driver, || {
-        // SAFETY: the ref_driver exports functions with the signatures of the list, and null for what it was asked to lack.
-        unsafe { start_and_resolve(Path::new("reference driver"), export) }
-    })?;
-    Ok(Driver::of_machine(table, version, ref_driver))
+pub(crate) fn of_backend(backend: Arc<dyn Backend>, name: &str) -> Result<Driver, LoadError> {
+    backend.enter();
+    // SAFETY: a backend gives functions with the signatures of the list, and null for what it lacks.
+    let (table, version) = unsafe { start_and_resolve(Path::new(name), |name| backend.export(name)) }?;
+    Ok(Driver::of_backend(table, version, backend))
 }
 
 type Init = unsafe extern "C" fn(c_uint) -> CUresult;

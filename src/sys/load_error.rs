@@ -1,12 +1,14 @@
 //! [`LoadError`]: what is wrong with a library that will not do.
 
 use super::bindings::CUresult;
-use super::driver::{CodeName, VersionName};
-use super::load::MINIMUM_VERSION;
+use super::call::Call;
+use super::call_error::{CodeName, VersionName};
 use super::search::{Candidate, PATH_VARIABLE};
-use super::table::Call;
 use std::fmt;
 use std::path::PathBuf;
+
+/// The oldest driver that the crate works with: CUDA 12.0.
+pub const MINIMUM_VERSION: i32 = 12_000;
 
 /// Why a driver could not be loaded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

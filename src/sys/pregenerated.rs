@@ -10,7 +10,6 @@ pub type CUcontext = *mut CUctx_st;
 pub type CUmodule = *mut CUmod_st;
 pub type CUfunction = *mut CUfunc_st;
 pub type CUkernel = *mut CUkern_st;
-pub type CUarray = *mut CUarray_st;
 pub type CUevent = *mut CUevent_st;
 pub type CUstream = *mut CUstream_st;
 pub type CUgraph = *mut CUgraph_st;
@@ -33,8 +32,6 @@ pub type CUlaunchMemSyncDomainMap = CUlaunchMemSyncDomainMap_st;
 pub type CUlaunchAttributeValue = CUlaunchAttributeValue_union;
 pub type CUkernelNodeAttrValue_v1 = CUlaunchAttributeValue;
 pub type CUkernelNodeAttrValue = CUkernelNodeAttrValue_v1;
-pub type CUDA_MEMCPY3D_v2 = CUDA_MEMCPY3D_st;
-pub type CUDA_MEMCPY3D = CUDA_MEMCPY3D_v2;
 pub type CUmemGenericAllocationHandle_v1 = ::core::ffi::c_ulonglong;
 pub type CUmemGenericAllocationHandle = CUmemGenericAllocationHandle_v1;
 pub type CUmemLocation_v1 = CUmemLocation_st;
@@ -65,11 +62,6 @@ pub struct CUfunc_st {
 #[repr(C)]
 #[derive(Debug)]
 pub struct CUkern_st {
-    _unused: [u8; 0],
-}
-#[repr(C)]
-#[derive(Debug)]
-pub struct CUarray_st {
     _unused: [u8; 0],
 }
 #[repr(C)]
@@ -263,35 +255,6 @@ pub struct CUdriverProcAddressQueryResult_enum(pub ::core::ffi::c_uint);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct cudaError_enum(pub ::core::ffi::c_uint);
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct CUDA_MEMCPY3D_st {
-    pub srcXInBytes: usize,
-    pub srcY: usize,
-    pub srcZ: usize,
-    pub srcLOD: usize,
-    pub srcMemoryType: CUmemorytype,
-    pub srcHost: *const ::core::ffi::c_void,
-    pub srcDevice: CUdeviceptr,
-    pub srcArray: CUarray,
-    pub reserved0: *mut ::core::ffi::c_void,
-    pub srcPitch: usize,
-    pub srcHeight: usize,
-    pub dstXInBytes: usize,
-    pub dstY: usize,
-    pub dstZ: usize,
-    pub dstLOD: usize,
-    pub dstMemoryType: CUmemorytype,
-    pub dstHost: *mut ::core::ffi::c_void,
-    pub dstDevice: CUdeviceptr,
-    pub dstArray: CUarray,
-    pub reserved1: *mut ::core::ffi::c_void,
-    pub dstPitch: usize,
-    pub dstHeight: usize,
-    pub WidthInBytes: usize,
-    pub Height: usize,
-    pub Depth: usize,
-}
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct CUmemAllocationHandleType_enum(pub ::core::ffi::c_uint);
@@ -665,88 +628,6 @@ const _: () = {
         "Offset of field: CUlaunchAttributeValue_union::nvlinkUtilCentricScheduling",
     ][::core::mem::offset_of!(CUlaunchAttributeValue_union, nvlinkUtilCentricScheduling)
         - 0usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of CUDA_MEMCPY3D_st"][::core::mem::size_of::<CUDA_MEMCPY3D_st>() - 200usize];
-    [
-        "Alignment of CUDA_MEMCPY3D_st",
-    ][::core::mem::align_of::<CUDA_MEMCPY3D_st>() - 8usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcXInBytes",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcXInBytes) - 0usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcY",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcY) - 8usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcZ",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcZ) - 16usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcLOD",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcLOD) - 24usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcMemoryType",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcMemoryType) - 32usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcHost",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcHost) - 40usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcDevice",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcDevice) - 48usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcArray",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcArray) - 56usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::reserved0",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, reserved0) - 64usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcPitch",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcPitch) - 72usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::srcHeight",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, srcHeight) - 80usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstXInBytes",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstXInBytes) - 88usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstY",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstY) - 96usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstZ",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstZ) - 104usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstLOD",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstLOD) - 112usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstMemoryType",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstMemoryType) - 120usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstHost",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstHost) - 128usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstDevice",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstDevice) - 136usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstArray",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstArray) - 144usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::reserved1",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, reserved1) - 152usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstPitch",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstPitch) - 160usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::dstHeight",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, dstHeight) - 168usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::WidthInBytes",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, WidthInBytes) - 176usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::Height",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, Height) - 184usize];
-    [
-        "Offset of field: CUDA_MEMCPY3D_st::Depth",
-    ][::core::mem::offset_of!(CUDA_MEMCPY3D_st, Depth) - 192usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2132,12 +2013,6 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub(super) fn cuGetErrorName(
-        error: CUresult,
-        pStr: *mut *const ::core::ffi::c_char,
-    ) -> CUresult;
-}
-unsafe extern "C" {
     pub(super) fn cuInit(Flags: ::core::ffi::c_uint) -> CUresult;
 }
 unsafe extern "C" {
@@ -2180,13 +2055,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub(super) fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult;
-}
-unsafe extern "C" {
-    pub(super) fn cuDevicePrimaryCtxGetState(
-        dev: CUdevice,
-        flags: *mut ::core::ffi::c_uint,
-        active: *mut ::core::ffi::c_int,
-    ) -> CUresult;
 }
 unsafe extern "C" {
     pub(super) fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult;
@@ -2315,13 +2183,6 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub(super) fn cuMemPoolSetAccess(
-        pool: CUmemoryPool,
-        map: *const CUmemAccessDesc,
-        count: usize,
-    ) -> CUresult;
-}
-unsafe extern "C" {
     pub(super) fn cuMemPoolCreate(
         pool: *mut CUmemoryPool,
         poolProps: *const CUmemPoolProps,
@@ -2418,12 +2279,6 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
-    pub(super) fn cuGraphMemcpyNodeGetParams(
-        hNode: CUgraphNode,
-        nodeParams: *mut CUDA_MEMCPY3D,
-    ) -> CUresult;
-}
-unsafe extern "C" {
     pub(super) fn cuGraphMemsetNodeGetParams(
         hNode: CUgraphNode,
         nodeParams: *mut CUDA_MEMSET_NODE_PARAMS,
@@ -2442,14 +2297,6 @@ unsafe extern "C" {
     pub(super) fn cuGraphChildGraphNodeGetGraph(
         hNode: CUgraphNode,
         phGraph: *mut CUgraph,
-    ) -> CUresult;
-}
-unsafe extern "C" {
-    pub(super) fn cuGraphAddEmptyNode(
-        phGraphNode: *mut CUgraphNode,
-        hGraph: CUgraph,
-        dependencies: *const CUgraphNode,
-        numDependencies: usize,
     ) -> CUresult;
 }
 unsafe extern "C" {
@@ -2586,14 +2433,6 @@ unsafe extern "C" {
     pub(super) fn cuMemsetD8Async(
         dstDevice: CUdeviceptr,
         uc: ::core::ffi::c_uchar,
-        N: usize,
-        hStream: CUstream,
-    ) -> CUresult;
-}
-unsafe extern "C" {
-    pub(super) fn cuMemsetD16Async(
-        dstDevice: CUdeviceptr,
-        us: ::core::ffi::c_ushort,
         N: usize,
         hStream: CUstream,
     ) -> CUresult;

@@ -61,8 +61,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_set_where_the_driver_knows_it() {
-        // SAFETY: a plain structure of integers and pointers.
-        let zero: CUmemPoolProps = unsafe { core::mem::zeroed() };
+        let zero: CUmemPoolProps = super::super::zeroed();
         for (version, expected) in [(12_000, 0), (12_010, 0), (12_020, 1 << 33), (13_000, 1 << 33)] {
             let mut props = zero;
             set_max_size(&mut props, version, 1 << 33);

@@ -1,103 +1,16 @@
-//! What the list of calls is expanded into: [`Call`], [`Table`] and a checked method of [`Driver`] for each call.
+//! The list of calls as [`Table`] and as a checked method of [`Driver`] for each call.
 
 use super::bindings::*;
+use super::call::Call;
+use super::call_error::CallError;
 use super::calls::for_each_call;
 use super::driver::Driver;
-use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
-use std::fmt;
+use super::first_failure;
+use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
-/// A driver call that failed, or that this driver does not have. Small and `Copy`: it is made on every failing path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum CallError {
-    /// The driver returned something else than `CUDA_SUCCESS`.
-    Failed {
-        /// The call.
-        call: Call,
-        /// What it returned.
-        code: CUresult,
-    },
-    /// An optional call that this driver does not have.
-    Unsupported {
-        /// The call.
-        call: Call,
-        /// The CUDA version that introduced it, as `1000 * major + 10 * minor`.
-        needs: i32,
-        /// The CUDA version of the loaded driver.
-        have: i32,
-    },
-}
-
-impl CallError {
-    /// The call that failed.
-    pub fn call(&self) -> Call {
-        match *self {
-            CallError::Failed { call, .. } | CallError::Unsupported { call, .. } => call,
-        }
-    }
-
-    /// The driver's code; `CUDA_ERROR_NOT_SUPPORTED` for a call that the driver does not have.
-    pub fn code(&self) -> CUresult {
-        match *self {
-            CallError::Failed { code, .. } => code,
-            CallError::Unsupported { .. } => CUresult::CUDA_ERROR_NOT_SUPPORTED,
-        }
-    }
-}
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            CallError::Failed { call, code } => write!(f, "{call} returned {}", super::driver::CodeName(code)),
-            CallError::Unsupported { call, needs, have } => write!(
-                f,
-                "{call} needs a driver of CUDA {}, this one is CUDA {}",
-                super::driver::VersionName(needs),
-                super::driver::VersionName(have)
-            ),
-        }
-    }
-}
-
-impl std::error::Error for CallError {}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-thread_local! {
-    /// The first call that failed on this thread since the slot was last cleared. Written on failing paths only.
-    static FIRST_FAILURE: std::cell::Cell<Option<CallError>> = const { std::cell::Cell::new(None) };
-}
-
-/// The thread's slot for the first failing call, so that a capture can name the call that broke it and not only the one that found out.
-pub(crate) mod first_failure {
-    use super::{CallError, FIRST_FAILURE};
-
-    /// Empties the slot.
-    pub(crate) fn clear() {
-        FIRST_FAILURE.set(None);
-    }
-
-    /// What the slot holds.
-    pub(crate) fn get() -> Option<CallError> {
-        FIRST_FAILURE.get()
-    }
-
-    /// Puts back what an earlier [`get`] gave, after calls whose failures are told elsewhere.
-    pub(crate) fn set(failure: Option<CallError>) {
-        FIRST_FAILURE.set(failure);
-    }
-
-    #[cold]
-    pub(super) fn note(error: CallError) -> CallError {
-        if FIRST_FAILURE.get().is_none() {
-            FIRST_FAILURE.set(Some(error));
-        }
-        error
-    }
+#[cold]
+fn unsupported(call: Call, have: i32) -> CallError {
+    CallError::Unsupported { call, needs: call.since(), have }
 }
 
 #[inline]
@@ -108,15 +21,6 @@ fn check(call: Call, code: CUresult) -> Result<(), CallError> {
         CUresult::CUDA_ERROR_NOT_READY => Err(CallError::Failed { call, code }),
         _ => Err(first_failure::note(CallError::Failed { call, code })),
     }
-}
-
-macro_rules! is_needed {
-    (needed) => {
-        true
-    };
-    (optional) => {
-        false
-    };
 }
 
 /// A header is always new enough to declare the needed calls. build.rs tells whether it declares the optional ones too.
@@ -132,32 +36,6 @@ macro_rules! if_declared {
 
 macro_rules! expand {
     ($($need:ident $since:literal $name:ident($($arg:ident: $type:ty),*);)*) => {
-        /// Every driver call that the crate knows.
-        #[allow(non_camel_case_types, missing_docs)]
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-        #[repr(u16)]
-        pub enum Call { $($name),* }
-
-        impl Call {
-            /// All calls, in the order of the list.
-            pub const ALL: &'static [Call] = &[$(Call::$name),*];
-
-            /// The name under which the library exports it.
-            pub const fn name(self) -> &'static str {
-                match self { $(Call::$name => stringify!($name)),* }
-            }
-
-            /// The CUDA version that introduced this form of the call, as `1000 * major + 10 * minor`.
-            pub const fn since(self) -> i32 {
-                match self { $(Call::$name => $since),* }
-            }
-
-            /// Whether a driver that lacks it can't be used at all.
-            pub const fn is_needed(self) -> bool {
-                match self { $(Call::$name => is_needed!($need)),* }
-            }
-        }
-
         /// The resolved entry points, under their exported names. `None` is an optional call that the driver does not have.
         #[allow(non_snake_case, missing_docs)]
         #[derive(Clone)]
@@ -191,11 +69,11 @@ macro_rules! expand {
             $(
                 #[inline]
                 pub unsafe fn $name(&self, $($arg: $type),*) -> Result<(), CallError> {
-                    let Some(function) = self.table().$name else { return Err(self.unsupported(Call::$name)) };
+                    let Some(function) = self.table().$name else { return Err(unsupported(Call::$name, self.version())) };
                     #[cfg(feature = "reference-driver")]
-                    if let Some(watch) = self.intercept() {
-                        // SAFETY: as below; the watch calls it at most once.
-                        return check(Call::$name, watch.around(Call::$name, || unsafe { function($($arg),*) }));
+                    if let Some(intercept) = self.intercept() {
+                        // SAFETY: as below; it is called at most once.
+                        return check(Call::$name, intercept.around(Call::$name, || unsafe { function($($arg),*) }));
                     }
                     // SAFETY: the table holds a function of this signature; the caller answers for the arguments.
                     check(Call::$name, unsafe { function($($arg),*) })

@@ -38,8 +38,8 @@ fn every_call_fails_in_turn() {
     let expected = scenario(&rig).expect("the scenario works");
     scenario(&rig).expect("and works again");
     let watch = rig.driver.intercept().expect("a watched driver");
-    let machine = rig.driver.ref_driver();
-    let (baseline, live) = (Ledger::of(&rig.driver), machine.map(|machine| machine.object_counts()));
+    let reference = rig.driver.ref_driver();
+    let (baseline, live) = (Ledger::of(&rig.driver), reference.map(|reference| reference.object_counts()));
     let code = CUresult::CUDA_ERROR_UNKNOWN;
     let mut failed = BTreeSet::new();
     for after in 0.. {
@@ -70,7 +70,7 @@ fn every_call_fails_in_turn() {
         assert!(!is_capturing(), "{what}");
         rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
         assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
-        assert_eq!(machine.map(|machine| machine.object_counts()), live, "{what}");
+        assert_eq!(reference.map(|reference| reference.object_counts()), live, "{what}");
         assert_same(&scenario(&rig).unwrap_or_else(|error| panic!("{what}: afterwards: {error}")), &expected);
     }
     for call in [

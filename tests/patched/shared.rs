@@ -42,7 +42,7 @@ fn execs_of_the_same_nodes_are_one() {
     let kinds = [Patched, Alive, Patched];
     let mut first = Captured::new(&rig, &kinds, shared());
     first.check(Live::new(2.0), None);
-    let before = (free(&rig), rig.driver.ref_driver().map(|machine| machine.object_counts()));
+    let before = (free(&rig), rig.driver.ref_driver().map(|reference| reference.object_counts()));
     let mut others: Vec<_> = (0..4).map(|_| Captured::new(&rig, &kinds, shared())).collect();
     others.iter_mut().for_each(|captured| captured.check(Live::new(3.0), None));
     if rig.is_reference() {
@@ -58,7 +58,7 @@ fn execs_of_the_same_nodes_are_one() {
     }
     drop((others, other));
     first.check(Live::new(6.0), None);
-    assert_eq!(rig.driver.ref_driver().map(|machine| machine.object_counts()), before.1);
+    assert_eq!(rig.driver.ref_driver().map(|reference| reference.object_counts()), before.1);
 }
 
 /// Whichever capture goes, the one whose graph is in the exec or the one that it was made from, the others are as before.

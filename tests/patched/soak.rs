@@ -80,7 +80,7 @@ pub fn unchanged_by(rig: &Rig, work: impl FnOnce()) {
         (
             rig.context.memory_info().expect("memory").free,
             usage,
-            rig.driver.ref_driver().map(|machine| machine.object_counts()),
+            rig.driver.ref_driver().map(|reference| reference.object_counts()),
         )
     };
     let (before, resident) = (look(), crate::support::resident());

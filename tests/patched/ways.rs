@@ -245,9 +245,9 @@ fn all_nodes_have_the_priority_of_the_capture_stream() {
                 // Bodies that are noted; then, for good, captured ones.
                 for live in [Live::new(2.0), Live::new(3.0), Live { copies: 7, ..Live::new(2.0) }] {
                     captured.check(live, None);
-                    let Some(machine) = driver.ref_driver().filter(|_| !flags.is_empty()) else { continue };
+                    let Some(reference) = driver.ref_driver().filter(|_| !flags.is_empty()) else { continue };
                     for exec in captured.capture.execs() {
-                        let priorities = machine.kernel_priorities(exec.as_raw());
+                        let priorities = reference.kernel_priorities(exec.as_raw());
                         assert!(!priorities.is_empty());
                         assert!(priorities.iter().all(|&found| found == priority), "{priorities:?}");
                     }

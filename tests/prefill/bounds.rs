@@ -123,7 +123,7 @@ fn turning_off_frees_everything() {
         let _ = run(&rig, &mut runner, &owned);
         rig.stream.synchronize().expect("done");
         runner.turn_off().expect("off");
-        let (baseline, live) = (Ledger::of(&driver), driver.ref_driver().map(|machine| machine.object_counts()));
+        let (baseline, live) = (Ledger::of(&driver), driver.ref_driver().map(|reference| reference.object_counts()));
         for _ in 0..3 {
             runner.turn_on();
             runner.capture_all(&rig.stream, |_| {}).expect("captured");
@@ -131,7 +131,7 @@ fn turning_off_frees_everything() {
             assert_ne!(Ledger::of(&driver), baseline);
             runner.turn_off().expect("off");
             assert_eq!(Ledger::of(&driver), baseline);
-            assert_eq!(driver.ref_driver().map(|machine| machine.object_counts()), live);
+            assert_eq!(driver.ref_driver().map(|reference| reference.object_counts()), live);
         }
         // A clone of an output keeps the pool's memory mapped.
         runner.turn_on();

@@ -38,7 +38,8 @@ fn one_rank(rig: &Rig, model: &Small, rank: ThreadRank, after: u64) -> bool {
     rig.stream.synchronize().expect("idle");
     runner.turn_off().expect("off");
     runner.turn_on();
-    let (baseline, live) = (Ledger::of(&rig.driver), rig.driver.ref_driver().map(|machine| machine.object_counts()));
+    let (baseline, live) =
+        (Ledger::of(&rig.driver), rig.driver.ref_driver().map(|reference| reference.object_counts()));
 
     let started = Instant::now();
     if me == FAILS {
@@ -65,7 +66,7 @@ fn one_rank(rig: &Rig, model: &Small, rank: ThreadRank, after: u64) -> bool {
     rig.stream.synchronize().expect("idle");
     runner.pool().trim().expect("nothing in use");
     assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
-    assert_eq!(rig.driver.ref_driver().map(|machine| machine.object_counts()), live, "{what}");
+    assert_eq!(rig.driver.ref_driver().map(|reference| reference.object_counts()), live, "{what}");
     !fired.is_empty()
 }
 

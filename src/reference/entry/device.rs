@@ -1,8 +1,9 @@
 //! The driver and its devices.
 
 use super::{entries, put};
-use crate::reference::handles::{Context, Handle, new_handle};
-use crate::reference::ref_driver::{Outcome, State};
+use crate::reference::handles::Context;
+use crate::reference::ids::{Handle, new_handle};
+use crate::reference::state::{Outcome, State};
 use crate::sys::{CUcontext, CUdevice, CUdevice_attribute, CUmemoryPool, CUresult, CUuuid, code_name};
 use core::ffi::{c_char, c_int, c_uint};
 use std::collections::HashMap;
@@ -75,13 +76,6 @@ entries! {
     fn cuDriverGetVersion(state, version: *mut c_int) {
         // SAFETY: the caller gives null or a valid place.
         unsafe { put(version, state.options.version) }
-    }
-
-    fn cuGetErrorName(_state, code: CUresult, name: *mut *const c_char) {
-        let found = c_name(code);
-        // SAFETY: the caller gives null or a valid place.
-        unsafe { put(name, found.map_or(core::ptr::null(), |name| name.as_ptr()))? };
-        found.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuGetErrorString(_state, code: CUresult, text: *mut *const c_char) {
@@ -206,12 +200,4 @@ entries! {
         }
     }
 
-    fn cuDevicePrimaryCtxGetState(state, device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
-        let device = state.device(device)?;
-        // SAFETY: the caller gives null or valid places.
-        unsafe {
-            put(flags, 0)?;
-            put(active, c_int::from(state.devices[device].primary.is_some()))
-        }
-    }
 }

@@ -1,9 +1,10 @@
 //! Events.
 
 use super::{as_pointer, entries, put};
-use crate::reference::handles::{Event, Recorded, new_handle};
-use crate::reference::ref_driver::State;
-use crate::reference::tasks::TaskId;
+use crate::reference::handles::{Event, Recorded};
+use crate::reference::ids::TaskId;
+use crate::reference::ids::new_handle;
+use crate::reference::state::State;
 use crate::sys::{CUevent, CUevent_flags_enum, CUresult, CUstream};
 use core::ffi::c_uint;
 

@@ -2,10 +2,12 @@
 
 use super::{as_pointer, entries, put};
 use crate::reference::capture::Target;
-use crate::reference::graph::{self, Exec, ExecNode, Payload, UPDATE_REFUSED, Work};
-use crate::reference::handles::{Handle, Recorded};
-use crate::reference::ref_driver::{Outcome, State};
-use crate::reference::tasks::TaskId;
+use crate::reference::graph::{self, Exec, ExecNode, Payload, UPDATE_REFUSED};
+use crate::reference::handles::Recorded;
+use crate::reference::ids::Handle;
+use crate::reference::ids::TaskId;
+use crate::reference::state::{Outcome, State};
+use crate::reference::work::Work;
 use crate::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
     CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags_enum, CUgraphInstantiateResult, CUgraphNode, CUresult,
@@ -121,7 +123,7 @@ entries! {
         if state.graph(graph)?.borrowed || params.flags & !0xf != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let handle = crate::reference::handles::new_handle();
+        let handle = crate::reference::ids::new_handle();
         let nodes = state.exec_nodes(graph as usize);
         if params.flags & DEVICE_LAUNCH != 0 {
             if nodes.is_empty() {

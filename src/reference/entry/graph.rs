@@ -3,12 +3,13 @@
 use super::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{as_pointer, entries, put};
 use crate::kernels::LaunchConfig;
-use crate::reference::graph::{CopyEnd, Graph, Launch, Node, Payload, Work, in_order};
-use crate::reference::handles::{Handle, new_handle};
-use crate::reference::ref_driver::{Outcome, State};
+use crate::reference::graph::{Graph, Node, Payload, in_order};
+use crate::reference::ids::{Handle, new_handle};
+use crate::reference::state::{Outcome, State};
+use crate::reference::work::{Launch, Work};
 use crate::sys::{
-    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUgraph, CUgraphNode, CUgraphNodeType,
-    CUlaunchAttributeID, CUlaunchAttributeValue, CUmemorytype_enum, CUresult,
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUgraph, CUgraphNode, CUgraphNodeType, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUresult,
 };
 use core::ffi::{c_char, c_uint, c_void};
 use std::cell::RefCell;
@@ -217,14 +218,6 @@ entries! {
         unsafe { put(kind, found) }
     }
 
-    fn cuGraphAddEmptyNode(state, node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize) {
-        // SAFETY: the caller gives an array of this length, and null or a valid place.
-        unsafe {
-            let handle = state.add_node(graph, after, count, Payload::Work(Work::Nothing))?;
-            put(node, as_pointer(handle))
-        }
-    }
-
     fn cuGraphAddKernelNode_v2(state, node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS) {
         // SAFETY: the caller gives an array of this length, valid parameters, and null or a valid place.
         unsafe {
@@ -292,31 +285,6 @@ entries! {
         // SAFETY: not null, so the caller gives the attribute's value.
         launch.priority = unsafe { (*value).priority }.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
         Ok(())
-    }
-
-    fn cuGraphMemcpyNodeGetParams(state, node: CUgraphNode, params: *mut CUDA_MEMCPY3D) {
-        let Payload::Work(Work::Copy { to, from, bytes }) = &state.node(node)?.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
-        // SAFETY: all-zero is a value of this plain structure.
-        let mut found: CUDA_MEMCPY3D = unsafe { core::mem::zeroed() };
-        match from {
-            CopyEnd::Device(address) => (found.srcMemoryType, found.srcDevice) = (CUmemorytype_enum::CU_MEMORYTYPE_DEVICE, *address),
-            CopyEnd::Host(address) => {
-                (found.srcMemoryType, found.srcHost) = (CUmemorytype_enum::CU_MEMORYTYPE_HOST, *address as *const c_void);
-            }
-            CopyEnd::Staged(bytes) => {
-                (found.srcMemoryType, found.srcHost) = (CUmemorytype_enum::CU_MEMORYTYPE_HOST, bytes.as_ptr().cast());
-            }
-        }
-        match to {
-            CopyEnd::Host(address) => {
-                (found.dstMemoryType, found.dstHost) = (CUmemorytype_enum::CU_MEMORYTYPE_HOST, *address as *mut c_void);
-            }
-            CopyEnd::Device(address) => (found.dstMemoryType, found.dstDevice) = (CUmemorytype_enum::CU_MEMORYTYPE_DEVICE, *address),
-            CopyEnd::Staged(_) => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-        }
-        (found.WidthInBytes, found.Height, found.Depth) = (*bytes, 1, 1);
-        // SAFETY: the caller gives null or a valid place.
-        unsafe { put(params, found) }
     }
 
     fn cuGraphMemsetNodeGetParams(state, node: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS) {

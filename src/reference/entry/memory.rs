@@ -2,12 +2,12 @@
 
 use super::{as_pointer, entries, put};
 use crate::reference::capture::Target;
-use crate::reference::graph::{CopyEnd, Work};
-use crate::reference::handles::Handle;
+use crate::reference::ids::Handle;
 use crate::reference::memory::{Kind, Region};
-use crate::reference::ref_driver::{Outcome, State};
+use crate::reference::state::{Outcome, State};
+use crate::reference::work::{CopyEnd, Work};
 use crate::sys::{CUcontext, CUdeviceptr, CUmemoryPool, CUmemorytype_enum, CUpointer_attribute, CUresult, CUstream};
-use core::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
+use core::ffi::{c_int, c_uchar, c_uint, c_void};
 
 impl State {
     /// Takes bytes from a device's budget.
@@ -206,10 +206,6 @@ entries! {
 
     fn cuMemsetD8Async(state, address: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) {
         state.fill(address, u32::from(value), 1, count, stream)
-    }
-
-    fn cuMemsetD16Async(state, address: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) {
-        state.fill(address, u32::from(value), 2, count, stream)
     }
 
     fn cuMemsetD32Async(state, address: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) {

@@ -1,4 +1,4 @@
-//! The entry points, by subject. Each finds its machine through the calling thread, does its work under the machine's lock and returns a code.
+//! The entry points, by subject. Each finds its driver through the calling thread, does its work under that one's lock and returns a code.
 //!
 //! Pointers to results are written only on success, and never when they are null, which is CUDA_ERROR_INVALID_VALUE.
 
@@ -14,7 +14,7 @@ mod stream;
 mod virtual_memory;
 
 use super::options::Options;
-use super::ref_driver::Outcome;
+use super::state::Outcome;
 use crate::sys::{CUdriverProcAddressQueryResult, CUresult, Call};
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -32,7 +32,7 @@ unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
 }
 
 /// A handle as the driver's pointer types have it.
-fn as_pointer<T>(handle: super::handles::Handle) -> *mut T {
+fn as_pointer<T>(handle: super::ids::Handle) -> *mut T {
     core::ptr::without_provenance_mut(handle)
 }
 
@@ -42,7 +42,7 @@ macro_rules! entries {
         $(
             #[allow(non_snake_case, clippy::too_many_arguments)]
             pub(super) unsafe extern "C" fn $name($($argument: $type),*) -> $crate::sys::CUresult {
-                $crate::reference::ref_driver::call(|$state: &mut $crate::reference::ref_driver::State| $body)
+                $crate::reference::active::call(|$state: &mut $crate::reference::state::State| $body)
             }
         )*
     };
@@ -68,7 +68,7 @@ unsafe extern "C" fn get_proc_address(
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
     use CUdriverProcAddressQueryResult as Status;
-    super::ref_driver::call(|state| {
+    super::active::call(|state| {
         if name.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
@@ -105,7 +105,7 @@ macro_rules! addresses {
         /// The entry point of a call. Each has the signature that the list gives it.
         fn address(call: Call) -> *const c_void {
             use crate::sys::*;
-            use core::ffi::{c_uchar, c_uint, c_ulonglong, c_ushort};
+            use core::ffi::{c_uchar, c_uint, c_ulonglong};
             match call {
                 $(Call::$name => {
                     let entry: unsafe extern "C" fn($($type),*) -> CUresult = all::$name;

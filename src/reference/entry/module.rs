@@ -2,10 +2,11 @@
 
 use super::{as_pointer, entries, put};
 use crate::kernels::LaunchConfig;
-use crate::reference::graph::{Arguments, Launch, Work};
-use crate::reference::handles::{Function, Handle, Module, new_handle};
+use crate::reference::handles::{Function, Module};
+use crate::reference::ids::{Handle, new_handle};
 use crate::reference::ptx;
-use crate::reference::ref_driver::{Outcome, State};
+use crate::reference::state::{Outcome, State};
+use crate::reference::work::{Arguments, Launch, Work};
 use crate::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, CUstream};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::CString;

@@ -1,17 +1,24 @@
 //! Stream-ordered memory pools.
 
 use super::{as_pointer, entries, put};
-use crate::memory::allocator::{Block, Blocks, StreamKey};
 use crate::reference::capture::Target;
-use crate::reference::graph::{Payload, Work};
-use crate::reference::handles::{Handle, OutBlock, Pool, new_handle};
+use crate::reference::first_fit::{FirstFit, round_up};
+use crate::reference::graph::Payload;
+use crate::reference::handles::{OutBlock, Pool};
+use crate::reference::ids::{Handle, new_handle};
 use crate::reference::memory::{Kind, Region};
-use crate::reference::ref_driver::{Outcome, State};
+use crate::reference::state::{Outcome, State};
+use crate::reference::work::Work;
 use crate::sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, location_parts, max_size,
+    CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult,
+    CUstream, location_parts, max_size,
 };
 use core::ffi::{c_int, c_void};
+
+/// Blocks are of multiples of this many bytes, and at such addresses.
+const BLOCK_BYTES: usize = 512;
+/// Slabs are of multiples of this many.
+const SLAB_BYTES: usize = 2 << 20;
 
 impl State {
     pub(super) fn new_pool(&mut self, device: usize, max: usize) -> Handle {
@@ -21,8 +28,7 @@ impl State {
             device,
             max,
             threshold: 0,
-            blocks: Blocks::new(),
-            slabs: Vec::new(),
+            free: FirstFit::default(),
             out: Default::default(),
             reserved: 0,
             reserved_high: 0,
@@ -49,21 +55,22 @@ impl State {
         self.device(id).map_err(|_| CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// Takes a block for a stream, from a free block of the same stream or from a new slab.
-    fn take_block(&mut self, handle: Handle, stream: Handle, bytes: usize) -> Outcome<Block> {
+    /// Takes a block for a stream, from a free block of the same stream or from a new slab: its address.
+    fn take_block(&mut self, handle: Handle, stream: Handle, bytes: usize) -> Outcome<u64> {
         let State { pools, tasks, .. } = self;
         let pool = pools.get_mut(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let (back, waiting) =
-            std::mem::take(&mut pool.returning).into_iter().partition(|(task, _)| !tasks.is_pending(*task));
-        pool.returning = waiting;
-        let back: Vec<_> = back;
-        for (_, id) in back {
-            let _ = pool.blocks.release(id);
+        let Pool { returning, free, .. } = pool;
+        returning.retain(|&(task, address, bytes)| {
+            let is_back = !tasks.is_pending(task);
+            if is_back {
+                free.give(address, bytes);
+            }
+            !is_back
+        });
+        if let Some(address) = free.take(stream, bytes) {
+            return Ok(address);
         }
-        if let Some(block) = pool.blocks.allocate(StreamKey(stream as u64), bytes) {
-            return Ok(block);
-        }
-        let slab_bytes = pool.blocks.slab_bytes_for(bytes).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let slab_bytes = round_up(bytes, SLAB_BYTES).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let (device, left) = (pool.device, pool.max.saturating_sub(pool.reserved));
         if slab_bytes > left {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
@@ -74,14 +81,10 @@ impl State {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         };
         let pool = self.pools.get_mut(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let slab = pool
-            .blocks
-            .add_slab(StreamKey(stream as u64), address, slab_bytes)
-            .map_err(|_| CUresult::CUDA_ERROR_UNKNOWN)?;
-        pool.slabs.push((slab, address, slab_bytes));
+        pool.free.add_slab(stream, address, slab_bytes);
         pool.reserved += slab_bytes;
         pool.reserved_high = pool.reserved_high.max(pool.reserved);
-        pool.blocks.allocate(StreamKey(stream as u64), bytes).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+        pool.free.take(stream, bytes).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     }
 
     fn allocate_from(&mut self, handle: Handle, bytes: usize, target: Target) -> Outcome<u64> {
@@ -101,15 +104,16 @@ impl State {
         self.unsafe_call()?;
         let context = self.context_of(target);
         self.healthy(context)?;
-        let block = self.take_block(handle, key, bytes)?;
+        let block_bytes = round_up(bytes, BLOCK_BYTES).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let address = self.take_block(handle, key, block_bytes)?;
         let region = Region { bytes, kind: Kind::Pool(context) };
-        self.submit_live(target, Work::Open { address: block.address, region })?;
+        self.submit_live(target, Work::Open { address, region })?;
         let pool = self.pools.get_mut(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        pool.out.insert(block.address, OutBlock { id: block.id, bytes: block.bytes, stream: key, context });
-        pool.used += block.bytes;
+        pool.out.insert(address, OutBlock { bytes: block_bytes, stream: key, context });
+        pool.used += block_bytes;
         pool.used_high = pool.used_high.max(pool.used);
-        self.pool_of.insert(block.address, handle);
-        Ok(block.address)
+        self.pool_of.insert(address, handle);
+        Ok(address)
     }
 
     /// The allocation that an address is in: of a pool's from the call on, whatever its stream has done.
@@ -149,9 +153,9 @@ impl State {
         pool.used -= block.bytes;
         if block.stream == key {
             // Later work of the same stream comes after the free.
-            let _ = pool.blocks.release(block.id);
+            pool.free.give(address, block.bytes);
         } else {
-            pool.returning.push((task, block.id));
+            pool.returning.push((task, address, block.bytes));
         }
         if pool.destroyed && pool.out.is_empty() {
             self.drop_pool(handle);
@@ -180,7 +184,7 @@ impl State {
 
     fn drop_pool(&mut self, handle: Handle) {
         let Some(pool) = self.pools.remove(&handle) else { return };
-        for (_, address, bytes) in pool.slabs {
+        for (address, bytes) in pool.free.slabs() {
             self.memory.unback(address);
             self.refund(pool.device, bytes);
         }
@@ -201,19 +205,16 @@ impl State {
     /// Gives back free slabs as long as more than `keep` bytes are reserved.
     fn shrink(&mut self, handle: Handle, keep: usize) {
         let Some(pool) = self.pools.get_mut(&handle) else { return };
-        for (_, id) in std::mem::take(&mut pool.returning) {
-            let _ = pool.blocks.release(id);
+        for (_, address, bytes) in std::mem::take(&mut pool.returning) {
+            pool.free.give(address, bytes);
         }
         let mut gone = Vec::new();
-        let Pool { slabs, blocks, reserved, .. } = pool;
-        slabs.retain(|&(slab, address, bytes)| {
-            let goes = *reserved > keep && blocks.remove_slab(slab).is_ok();
-            if goes {
-                *reserved -= bytes;
-                gone.push((address, bytes));
-            }
-            !goes
-        });
+        while pool.reserved > keep
+            && let Some((address, bytes)) = pool.free.take_free_slab()
+        {
+            pool.reserved -= bytes;
+            gone.push((address, bytes));
+        }
         let device = pool.device;
         for (address, bytes) in gone {
             self.memory.unback(address);
@@ -295,20 +296,6 @@ entries! {
         state.pool(pool)?;
         if state.tasks.is_idle() {
             state.shrink(pool as usize, keep);
-        }
-        Ok(())
-    }
-
-    fn cuMemPoolSetAccess(state, pool: CUmemoryPool, list: *const CUmemAccessDesc, count: usize) {
-        state.unsafe_call()?;
-        let owner = state.pool(pool)?.device;
-        for at in 0..count {
-            // SAFETY: the caller gives an array of this length.
-            let access = unsafe { &*list.add(at) };
-            let device = state.located(access.location)?;
-            if device == owner && access.flags == CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE {
-                return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
-            }
         }
         Ok(())
     }

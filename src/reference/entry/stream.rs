@@ -3,9 +3,10 @@
 use super::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{as_pointer, entries, put};
 use crate::reference::capture::{Target, exchange_mode};
-use crate::reference::graph::Work;
-use crate::reference::handles::{Handle, Stream, new_handle};
-use crate::reference::ref_driver::{Outcome, State};
+use crate::reference::handles::Stream;
+use crate::reference::ids::{Handle, new_handle};
+use crate::reference::state::{Outcome, State};
+use crate::reference::work::Work;
 use crate::sys::{
     CUcontext, CUevent, CUgraph, CUgraphNode, CUhostFn, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
     cuuint64_t,

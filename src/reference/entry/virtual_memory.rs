@@ -3,7 +3,7 @@
 use super::{entries, put};
 use crate::reference::handles::{Mapping, Physical, Reservation};
 use crate::reference::memory::{Kind, Region};
-use crate::reference::ref_driver::{Outcome, State};
+use crate::reference::state::{Outcome, State};
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocationType, CUresult, location_parts,

@@ -22,6 +22,8 @@ use machine::{Machine, Target};
 use std::path::{Path, PathBuf};
 
 const PREGENERATED: &str = "src/sys/pregenerated.rs";
+/// The folder of the headers by which a kernel is written once, for users of the crate and its own C sources.
+const KERNEL_INCLUDE: &str = "csrc/include";
 const CALLS: &str = "src/sys/calls.rs";
 
 /// Variables that clang-sys and bindgen read by themselves.
@@ -65,6 +67,7 @@ fn run(machine: &Machine) -> Result<(), String> {
     }
     // Crates that depend on this one find these as DEP_BREAKABLE_CUDA_GRAPH_BINDINGS and so on.
     println!("cargo::metadata=bindings={kind}");
+    println!("cargo::metadata=kernel_include={}", root.join(KERNEL_INCLUDE).display());
     if let Some(version) = names::cuda_version(&text) {
         println!("cargo::metadata=cuda_version={version}");
     }

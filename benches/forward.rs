@@ -16,7 +16,6 @@ mod report;
 mod support;
 
 use blas::Blas;
-use breakable_cuda_graph::demo::{DecoderBatch, DecoderOps, DecoderSizes, Layers, Product};
 use breakable_cuda_graph::driver::{Event, EventFlags, GraphExec, Stream};
 use breakable_cuda_graph::sys::{CUgraphExec, CUresult, CUstream, Call, CallError};
 use breakable_cuda_graph::{
@@ -26,6 +25,7 @@ use clap::Parser;
 use common::Common;
 use report::{ARMS, Measured, Report, Way};
 use std::time::{Duration, Instant};
+use support::demo::{DecoderBatch, DecoderOps, DecoderSizes, Layers, Product};
 
 type Failure = Box<dyn std::error::Error>;
 

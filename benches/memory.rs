@@ -12,7 +12,6 @@ mod programs;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::{Context, Stream};
 use breakable_cuda_graph::memory::PoolPlan;
 use breakable_cuda_graph::memory::allocator::{Blocks, Growth, StreamKey};
@@ -29,6 +28,7 @@ use programs::Program;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use support::demo::Ops;
 
 /// Measures the memory of captures, and what planning it costs.
 #[derive(Parser)]

@@ -1,7 +1,7 @@
 //! Which bindings to use, and what to say when those that were asked for can't be had.
 
-use crate::headers::{INCLUDE_VARIABLE, TOOLKIT_VARIABLES};
-use crate::machine::Machine;
+use super::headers::{INCLUDE_VARIABLE, TOOLKIT_VARIABLES};
+use super::machine::Machine;
 use std::path::PathBuf;
 
 /// The variable by which a build asks for one kind of bindings.

@@ -14,6 +14,7 @@ pub fn compile(root: &Path, sources: &[&str], version: &str) -> Result<(), Strin
     // the device. Warnings are for CFLAGS to turn on: a user's compiler is not this crate's.
     build.std("c11").opt_level(3).warnings(false).define("BCG_PREFIX", prefix.as_str());
     build.flag_if_supported("-ffp-contract=off").flag_if_supported("-fno-strict-aliasing");
+    build.include(root.join(super::KERNEL_INCLUDE));
     for source in sources {
         build.file(root.join("csrc").join(source));
     }

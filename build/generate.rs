@@ -1,6 +1,6 @@
 //! Runs bindgen over `wrapper.h`. Nothing here panics, whatever libclang or the header is like: every failure is a text.
 
-use crate::names::{self, Listed};
+use super::names::{self, Listed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 

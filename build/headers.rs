@@ -1,6 +1,6 @@
 //! Finding `cuda.h`.
 
-use crate::machine::{Machine, Target};
+use super::machine::{Machine, Target};
 use std::path::PathBuf;
 
 /// The variable that names the folder of `cuda.h` itself.

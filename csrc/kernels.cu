@@ -1,6 +1,6 @@
 /* The library's own kernels: the padding scrub and the landing. All that they need comes by value in one structure, so a launch allocates and
  * uploads nothing, and a graph holds it all. src/kernels fills these structures; the two must agree. */
-#include "device.h"
+#include "breakable_cuda_graph/kernel.h"
 
 #define BCG_RANK 8
 #define BCG_SCRUB_TENSORS 16

@@ -2,8 +2,8 @@
  *
  * The structures are those of the DLPack ABI, version 1 and the one before it without a version, in this crate's own words. Their deleter is called
  * from any language and from any thread, also while that language is shutting down, so it is plain C: it frees the one allocation that a
- * description is, and can't unwind. src/tensor/dlpack.rs declares the same structures. */
-#include "symbol.h"
+ * description is, and can't unwind. src/tensor/dlpack declares the same structures. */
+#include "breakable_cuda_graph/symbol.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -6,7 +6,6 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use breakable_cuda_graph::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::memory::PoolPlan;
 use breakable_cuda_graph::memory::planner::PlanOptions;
@@ -15,6 +14,7 @@ use breakable_cuda_graph::{
 };
 use clap::Parser;
 use std::process::ExitCode;
+use support::demo::{Ops, Weight};
 
 const WIDTH: usize = 64;
 const LAYERS: usize = 4;

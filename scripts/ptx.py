@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes csrc/*.ptx from csrc/*.cu with NVRTC 12.0: PTX ISA 8.0 for sm_70, which every driver from CUDA 12.0 on loads.
+"""Makes the .ptx file beside each .cu file, of the library and of the examples, with NVRTC 12.0: PTX ISA 8.0 for sm_70, which every driver from CUDA 12.0 on loads.
 
     scripts/ptx.py check        compares the committed files with a fresh compilation and assembles them; exit 1 on a difference
     scripts/ptx.py regenerate   rewrites them
@@ -16,7 +16,9 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "csrc"
+FOLDERS = [ROOT / "csrc", ROOT / "examples"]
+INCLUDE = ROOT / "csrc" / "include"
+HEADER = "breakable_cuda_graph/kernel.h"
 CACHE = ROOT / ".cache" / "ptx"
 
 NVRTC = "nvidia-cuda-nvrtc-cu12==12.0.140"
@@ -71,8 +73,8 @@ class Nvrtc:
     def compile(self, source):
         """PTX of one source file."""
         # The other headers are for the host's compiler.
-        text = (ctypes.c_char_p * 1)((SOURCES / "device.h").read_bytes())
-        header = (ctypes.c_char_p * 1)(b"device.h")
+        text = (ctypes.c_char_p * 1)((INCLUDE / HEADER).read_bytes())
+        header = (ctypes.c_char_p * 1)(HEADER.encode())
         options = (ctypes.c_char_p * len(OPTIONS))(*[option.encode() for option in OPTIONS])
         program = ctypes.c_void_p()
         name = source.name.encode()
@@ -109,7 +111,7 @@ def main():
         sys.exit(__doc__)
     nvrtc = Nvrtc()
     failed = False
-    for source in sorted(SOURCES.glob("*.cu")):
+    for source in sorted(source for folder in FOLDERS for source in folder.rglob("*.cu")):
         target, text = source.with_suffix(".ptx"), nvrtc.compile(source)
         name = target.relative_to(ROOT)
         if sys.argv[1] == "regenerate":

@@ -56,8 +56,6 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod capture;
-#[cfg(feature = "reference-driver")]
-pub mod demo;
 pub mod driver;
 mod error;
 pub(crate) mod kernels;

@@ -1,7 +1,7 @@
 //! What the bench `forward` prints.
 
+use super::support::demo::DecoderSizes;
 use breakable_cuda_graph::BreakKind;
-use breakable_cuda_graph::demo::DecoderSizes;
 
 /// How an arm runs the layers.
 #[derive(Clone, Copy, PartialEq, Eq)]

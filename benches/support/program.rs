@@ -1,6 +1,6 @@
 //! The program of the benches `replay`, `capture` and `soak`: segments of small kernels with breaks of a few kernels between them.
 
-use breakable_cuda_graph::demo::Ops;
+use super::support::demo::Ops;
 use breakable_cuda_graph::driver::{Context, Kernel, LaunchConfig, Stream};
 use breakable_cuda_graph::{
     Break, BreakKind, BreakOptions, BreakableCapture, CaptureOptions, CapturePool, Error, Misuse, Result, Tensor,

@@ -1,6 +1,6 @@
 //! Arguments.
 
-use crate::support::Choice;
+use super::support::Choice;
 use breakable_cuda_graph::prefill::CaptureWhen;
 use clap::Parser;
 use std::path::PathBuf;

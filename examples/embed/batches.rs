@@ -1,6 +1,6 @@
 //! Sentences to batches.
 
-use crate::text::Sentence;
+use super::text::Sentence;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! The encoder: BERT with attention as a live break, behind the prefill runner.
 
-use crate::batches::Packed;
-use crate::blas::Blas;
-use crate::error::Result;
-use crate::model_files::{Config, ModelFiles, Weights};
-use breakable_cuda_graph::demo::{Ops, Weight};
+use super::batches::Packed;
+use super::blas::Blas;
+use super::error::Result;
+use super::model_files::{Config, ModelFiles, Weights};
+use super::support::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::{Context, Stream};
 use breakable_cuda_graph::prefill::{
     self, CaptureProgress, InputData, InputSpec, MemoryPlan, Mode, OutputSpec, TailRule,

@@ -1,6 +1,6 @@
 //! What can go wrong, each with what to do.
 
-use crate::blas::BlasError;
+use super::blas::BlasError;
 use std::path::PathBuf;
 
 /// What can go wrong.

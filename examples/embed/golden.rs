@@ -1,6 +1,6 @@
 //! Golden vectors: sentences with what an independent implementation made of them.
 
-use crate::error::{EmbedError, Result};
+use super::error::{EmbedError, Result};
 use std::path::Path;
 
 /// Sentences and their vectors.

@@ -6,22 +6,22 @@
 //! one line.
 
 #[path = "../support/blas.rs"]
-mod blas;
+pub(crate) mod blas;
 #[path = "../support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
-mod args;
-mod batches;
-mod encoder;
-mod error;
-mod golden;
-mod model_files;
-mod output;
-mod progress;
-mod report;
-mod run;
-mod session;
-mod text;
+pub(crate) mod args;
+pub(crate) mod batches;
+pub(crate) mod encoder;
+pub(crate) mod error;
+pub(crate) mod golden;
+pub(crate) mod model_files;
+pub(crate) mod output;
+pub(crate) mod progress;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod session;
+pub(crate) mod text;
 
 use clap::Parser;
 use std::process::ExitCode;

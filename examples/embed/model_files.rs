@@ -1,6 +1,6 @@
 //! The model's files: configuration, and weights from f32, f16 or bf16 safetensors as f32.
 
-use crate::error::{EmbedError, Result};
+use super::error::{EmbedError, Result};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use std::io::ErrorKind;

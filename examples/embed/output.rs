@@ -1,8 +1,8 @@
 //! Embeddings as JSON, one line a sentence, or as a NumPy array.
 
-use crate::args::Format;
-use crate::error::{EmbedError, Result};
-use crate::text::Sentence;
+use super::args::Format;
+use super::error::{EmbedError, Result};
+use super::text::Sentence;
 use npyz::WriterBuilder;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

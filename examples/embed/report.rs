@@ -1,7 +1,7 @@
 //! What a run did, in figures.
 
-use crate::batches::Packed;
-use crate::session::Outcome;
+use super::batches::Packed;
+use super::session::Outcome;
 use breakable_cuda_graph::prefill::CaptureProgress;
 use serde_json::json;
 use std::fmt;

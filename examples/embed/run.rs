@@ -1,14 +1,14 @@
 //! What the program does with its arguments.
 
-use crate::args::{Arguments, Buckets};
-use crate::batches::{Packed, pack};
-use crate::error::EmbedError;
-use crate::golden::Golden;
-use crate::model_files::ModelFiles;
-use crate::progress::Bars;
-use crate::report::Report;
-use crate::session::{self, Job, Planned};
-use crate::{output, support, text};
+use super::args::{Arguments, Buckets};
+use super::batches::{Packed, pack};
+use super::error::EmbedError;
+use super::golden::Golden;
+use super::model_files::ModelFiles;
+use super::progress::Bars;
+use super::report::Report;
+use super::session::{self, Job, Planned};
+use super::{output, support, text};
 use breakable_cuda_graph::prefill::{CostModel, Ladder, LadderOptions};
 use std::io::Write;
 use std::path::Path;

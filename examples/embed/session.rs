@@ -1,13 +1,13 @@
 //! One rank's work: its share of the batches, on its device.
 
-use crate::args::Arguments;
-use crate::batches::Packed;
-use crate::blas::Blas;
-use crate::encoder::{Encoder, How, Model};
-use crate::error::{EmbedError, Result};
-use crate::model_files::ModelFiles;
-use crate::progress::Bars;
-use crate::support;
+use super::args::Arguments;
+use super::batches::Packed;
+use super::blas::Blas;
+use super::encoder::{Encoder, How, Model};
+use super::error::{EmbedError, Result};
+use super::model_files::ModelFiles;
+use super::progress::Bars;
+use super::support;
 use breakable_cuda_graph::Driver;
 use breakable_cuda_graph::RunnerOptions;
 use breakable_cuda_graph::driver::{Context, Device};
@@ -111,7 +111,7 @@ fn one_rank(job: &Job<'_>, context: &Context, rank: ThreadRank) -> Result<Outcom
     let mine: Vec<&Packed> = (0..steps).map(|step| job.batches.get(step * ranks + number).unwrap_or(&idle)).collect();
     let how = if arguments.eager { How::Eager } else { How::Runner };
     let plan = if arguments.plan { Some(encoder.plan()?) } else { None };
-    if !arguments.eager && arguments.capture == crate::args::Capture::Start {
+    if !arguments.eager && arguments.capture == super::args::Capture::Start {
         let started = Instant::now();
         let captures = &mut outcome.captures;
         encoder.capture(|progress| {

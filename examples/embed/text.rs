@@ -1,7 +1,7 @@
 //! Text to tokens.
 
-use crate::error::{EmbedError, Result};
-use crate::model_files::Config;
+use super::error::{EmbedError, Result};
+use super::model_files::Config;
 use std::io::Read;
 use std::path::Path;
 use tokenizers::{PostProcessor, Tokenizer, TruncationParams};

@@ -1,7 +1,7 @@
 //! Arguments.
 
-use crate::programs::Program;
-use crate::support::Choice;
+use super::programs::Program;
+use super::support::Choice;
 use clap::Parser;
 use std::path::PathBuf;
 

@@ -3,15 +3,15 @@
 //! `cargo run --release --example memory_plan -- --out plan.svg`
 
 #[path = "../support/instance.rs"]
-mod instance;
+pub(crate) mod instance;
 #[path = "../support/programs.rs"]
-mod programs;
+pub(crate) mod programs;
 #[path = "../support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
-mod args;
-mod picture;
-mod run;
+pub(crate) mod args;
+pub(crate) mod picture;
+pub(crate) mod run;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
 //! What the program does with its arguments.
 
-use crate::args::Arguments;
-use crate::picture::{self, Block};
-use crate::programs::Program;
-use crate::{instance, support};
+use super::args::Arguments;
+use super::picture::{self, Block};
+use super::programs::Program;
+use super::support::demo::Ops;
+use super::{instance, support};
 use breakable_cuda_graph::CapturePool;
-use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::memory::planner::{PlanOptions, SearchBudget, plan};
 use breakable_cuda_graph::memory::trace::Role;

@@ -1,5 +1,8 @@
 //! What the examples share.
 
+#[path = "../demo/mod.rs"]
+pub mod demo;
+
 use breakable_cuda_graph::Driver;
 use breakable_cuda_graph::driver::{Context, Device};
 use breakable_cuda_graph::sys::LoadError;
@@ -31,7 +34,7 @@ pub fn driver(choice: Choice) -> Result<(Driver, String), Box<dyn std::error::Er
             Err(error) => format!("as the CUDA driver can't be used: {error}"),
         },
     };
-    let driver = Driver::reference()?;
+    let driver = demo::driver()?;
     let line = format!("driver: {}, {why}", driver.origin());
     Ok((driver, line))
 }

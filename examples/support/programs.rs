@@ -1,6 +1,6 @@
 //! Programs whose memory is planned, as traces.
 
-use breakable_cuda_graph::demo::{Decoder, DecoderSizes, Ops};
+use super::support::demo::{Decoder, DecoderSizes, Ops};
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::memory::trace::Trace;
 use breakable_cuda_graph::{CapturePool, DType, Error, Misuse, Result, Scope, Tensor, empty, trace};

@@ -77,9 +77,19 @@ pub(crate) struct BodyCapture {
     pub(crate) kept: Vec<KeepAlive>,
 }
 
+/// What a capture is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum CaptureKind {
+    /// A segment: a graph that is launched again and again.
+    Segment,
+    /// The body of a patched break, which is made anew for each launch.
+    Body,
+}
+
 /// The capture that a thread has open.
 struct Own {
     capture: Arc<CaptureState>,
+    kind: CaptureKind,
     /// Where kernel launches are listed instead of enqueued.
     body: Option<BodyCapture>,
 }
@@ -105,9 +115,14 @@ pub(crate) fn is_open() -> bool {
     IS_OPEN.get()
 }
 
+/// Whether what this thread does now goes into a segment, and not into the body of a patched break.
+pub(crate) fn is_in_segment() -> bool {
+    is_open() && OWN.with_borrow(|own| own.as_ref().is_some_and(|own| own.kind == CaptureKind::Segment))
+}
+
 /// The calling thread has opened this capture.
-pub(super) fn set_own(capture: Arc<CaptureState>) {
-    OWN.with_borrow_mut(|own| *own = Some(Own { capture, body: None }));
+pub(super) fn set_own(capture: Arc<CaptureState>, kind: CaptureKind) {
+    OWN.with_borrow_mut(|own| *own = Some(Own { capture, kind, body: None }));
     IS_OPEN.set(true);
 }
 
@@ -177,7 +192,7 @@ pub(crate) struct LaunchRecorder<'a> {
 
 impl<'a> LaunchRecorder<'a> {
     fn of(own: &'a mut Option<Own>, stream: CUstream) -> Option<LaunchRecorder<'a>> {
-        let Own { capture, body } = own.as_mut()?;
+        let Own { capture, body, .. } = own.as_mut()?;
         let body = body.as_mut().filter(|_| capture.stream == stream)?;
         Some(LaunchRecorder { body, recording: capture.recording })
     }

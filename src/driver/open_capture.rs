@@ -6,7 +6,7 @@
 //! 3. Every way out closes it: the guard ends the capture when it drops.
 
 use super::capture_mode::CaptureMode;
-use super::capture_state::{self, BodyCapture, CaptureState};
+use super::capture_state::{self, BodyCapture, CaptureKind, CaptureState};
 use super::deferred_drop::Destroy;
 use super::graph::Graph;
 use super::keep_alive::KeepAlive;
@@ -60,7 +60,16 @@ impl From<Failed> for Error {
 impl OpenCapture {
     /// Opens a segment on the stream
     /// ([`cuStreamBeginCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
-    pub(crate) fn open(stream: &Stream, mode: CaptureMode, recording: RecordingId) -> Result<OpenCapture> {
+    pub(crate) fn segment(stream: &Stream, mode: CaptureMode, recording: RecordingId) -> Result<OpenCapture> {
+        OpenCapture::open(stream, mode, recording, CaptureKind::Segment)
+    }
+
+    /// Opens the capture of a patched break's body on the stream. A body may do what a segment must not, as it is made anew for each launch.
+    pub(crate) fn body(stream: &Stream, recording: RecordingId) -> Result<OpenCapture> {
+        OpenCapture::open(stream, CaptureMode::Relaxed, recording, CaptureKind::Body)
+    }
+
+    fn open(stream: &Stream, mode: CaptureMode, recording: RecordingId, kind: CaptureKind) -> Result<OpenCapture> {
         let context = stream.context();
         if capture_state::is_open() {
             return Err(Misuse::NestedCapture.into());
@@ -74,7 +83,7 @@ impl OpenCapture {
             context.entry().capture_closed(&state);
             return Err(error.into());
         }
-        capture_state::set_own(state.clone());
+        capture_state::set_own(state.clone(), kind);
         Ok(OpenCapture { stream: stream.clone(), state, closed: false, _thread: PhantomData })
     }
 

@@ -96,19 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn the_crates_own_modules_are_understood() {
-        let modules = [
-            (crate::kernels::PTX, crate::kernels::HOST),
-            (crate::demo::PTX, crate::demo::HOST),
-            (crate::demo::decoder::PTX, crate::demo::decoder::HOST),
-        ];
-        for (ptx, host) in modules {
-            let entries = entries(ptx.to_str().expect("text")).expect("PTX");
-            let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-            let mut listed: Vec<&str> = host.iter().map(|(name, _)| *name).collect();
-            names.sort_unstable();
-            listed.sort_unstable();
-            assert_eq!(names, listed, "each kernel has its host function");
-        }
+    fn the_crates_own_module_is_understood() {
+        let entries = entries(crate::kernels::PTX.to_str().expect("text")).expect("PTX");
+        let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        let mut listed: Vec<&str> = crate::kernels::HOST.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(names, listed, "each kernel has its host function");
     }
 }

@@ -45,10 +45,7 @@ impl RefDriver {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         // The first of a name is the one that counts.
-        let own = [crate::kernels::HOST, crate::demo::HOST, crate::demo::decoder::HOST]
-            .into_iter()
-            .flatten()
-            .map(|(name, host)| ((*name).to_owned(), *host));
+        let own = crate::kernels::HOST.iter().map(|(name, host)| ((*name).to_owned(), *host));
         let kernels = own.chain(options.kernels.iter().cloned()).collect();
         let state = Arc::new(Mutex::new(State::new(id, options.clone(), kernels)));
         Arc::new(RefDriver { id, options, state })

@@ -46,9 +46,10 @@ impl Tensor {
     /// own tensors come from [`empty`](crate::empty).
     ///
     /// # Errors
-    /// [`Misuse::AllocateInSegment`](crate::Misuse::AllocateInSegment) while a segment is open on this thread, [`TensorError::Layout`], and what the driver returns.
+    /// [`Misuse::AllocateInSegment`](crate::Misuse::AllocateInSegment) while a segment is open on this thread, [`TensorError::Layout`], and what the driver
+    /// returns.
     pub fn allocate(context: &Context, dtype: DType, shape: &[usize]) -> Result<Tensor> {
-        if capture_state::is_open() {
+        if capture_state::is_in_segment() {
             return Err(Misuse::AllocateInSegment.into());
         }
         let layout = Layout::contiguous(shape)?;
@@ -182,7 +183,7 @@ impl Tensor {
         }
     }
 
-    /// LaunchRecorder in a trace that a break's result lands here.
+    /// Notes in a trace that a break's result lands here.
     pub(crate) fn set_handoff(&self) {
         if let Hold::Traced(_, observer) = &self.storage.hold {
             observer.set_handoff();

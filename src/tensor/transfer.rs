@@ -2,6 +2,7 @@
 
 use super::dtype::{Element, bytes_of, bytes_of_mut};
 use super::owned::{Location, Tensor};
+use super::padding::land;
 use crate::driver::{Context, Stream};
 use crate::error::{Result, TensorError};
 
@@ -89,6 +90,33 @@ impl Tensor {
         unsafe { stream.fill_bytes(self.address(), value, self.extent_bytes())? };
         self.keep_in_segment();
         Ok(())
+    }
+
+    /// Copies another device tensor's values into this one, in the stream's order, by the crate's own kernel: both of one shape and element type, with
+    /// any strides. In a segment it is recorded, and the segment keeps both. A tensor copied to its own place is left as it is.
+    ///
+    /// # Errors
+    /// [`TensorError::DType`], [`TensorError::Shape`] for another shape, [`TensorError::Overlap`] where they share some of their memory,
+    /// [`TensorError::Location`] for a host tensor, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::{DType, Driver, Tensor, driver::{Device, Stream}};
+    /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+    /// # let stream = Stream::new(&context)?;
+    /// let matrix = Tensor::from_slice(&stream, &[1_i32, 2, 3, 4, 5, 6], &[2, 3])?;
+    /// let transposed = Tensor::zeros(&stream, DType::I32, &[3, 2])?;
+    /// transposed.copy_from(&stream, &matrix.transpose(0, 1)?)?;
+    /// assert_eq!(transposed.read::<i32>(&stream)?, [1, 4, 2, 5, 3, 6]);
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
+    pub fn copy_from(&self, stream: &Stream, source: &Tensor) -> Result<()> {
+        if source.shape() != self.shape() {
+            let expected = format!("the target's {:?}", self.shape());
+            return Err(TensorError::Shape { what: "copy", expected, got: Box::new(*source.layout()) }.into());
+        }
+        source.expect_on(stream.context(), "the tensor to copy")?;
+        self.expect_on(stream.context(), "the tensor to copy to")?;
+        land(stream, source, self, None)
     }
 
     fn expect_dtype<T: Element>(&self, what: &'static str) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Bad input: each a typed error or a counted reason, and nothing is copied.
 
-use crate::model::{Owned, Small, WIDTH, Wrong};
+use super::model::{Owned, Small, WIDTH, Wrong};
 use crate::support::{Rig, driver};
 use crate::{buckets, run, runner};
 use breakable_cuda_graph::prefill::{

@@ -1,6 +1,6 @@
 //! Memory: what a ladder takes, the bounds, and that all of it is given back.
 
-use crate::model::{Owned, Small};
+use super::model::{Owned, Small};
 use crate::support::{Ledger, Rig, driver, for_each_driver};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{CaptureWhen, PrefillError};

@@ -1,11 +1,11 @@
 //! Several devices in one process, with the other's context current on purpose.
 
-use crate::model::{Owned, Small};
+use super::model::{Owned, Small};
+use crate::support::demo::Ops;
+use crate::support::demo::options;
 use crate::{bits, buckets};
-use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::{Context, Device, Stream};
 use breakable_cuda_graph::prefill::{CaptureWhen, Ranks, ThreadRank};
-use breakable_cuda_graph::reference::Options;
 use breakable_cuda_graph::{Driver, Error, Misuse, PrefillRunner};
 use std::thread;
 
@@ -14,7 +14,7 @@ fn contexts() -> Vec<Context> {
     let driver = if cfg!(feature = "driver-tests") {
         crate::support::driver()
     } else {
-        Driver::reference_with(Options::default().devices(2)).expect("a reference driver")
+        Driver::reference_with(options().devices(2)).expect("a reference driver")
     };
     let count = Device::count(&driver).expect("a count").min(2);
     (0..count)

@@ -1,6 +1,6 @@
 //! Every reason for running eagerly is reached, counted, and logged once.
 
-use crate::model::{Owned, Small, Wrong};
+use super::model::{Owned, Small, Wrong};
 use crate::support::Rig;
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::PrefillRunner;

@@ -7,6 +7,8 @@ mod bad_input;
 mod bounds;
 mod devices;
 mod dispatch;
+mod inputs;
+mod memory;
 mod model;
 mod parity;
 mod ranks;

@@ -1,7 +1,7 @@
 //! A small model with two breaks, one of which reads live metadata.
 
+use crate::support::demo::Ops;
 use crate::support::{Rig, random_values};
-use breakable_cuda_graph::demo::Ops;
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::prefill::{Batch, InputData, InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
 use breakable_cuda_graph::{BreakKind, BreakOptions, DType, Error, Result, Scope, Tensor, current_stream};

@@ -1,6 +1,6 @@
 //! Replayed equals eager, bit for bit.
 
-use crate::model::{Owned, Small, WIDTH};
+use super::model::{Owned, Small, WIDTH};
 use crate::support::{Rig, for_each_driver, random_values, reference};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{Batch, CaptureWhen, InputData};

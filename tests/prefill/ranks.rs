@@ -1,6 +1,6 @@
 //! Several ranks: the same bucket, captures on all or on none.
 
-use crate::model::{Owned, Small, Wrong};
+use super::model::{Owned, Small, Wrong};
 use crate::support::{Rig, driver};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{CaptureWhen, Decision, EagerReason, PrefillError, Ranks, RanksError, ThreadRank};

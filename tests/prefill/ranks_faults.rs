@@ -1,6 +1,6 @@
 //! Four ranks, one of which fails at every driver call of its capture in turn: all run eagerly, and nothing is left behind.
 
-use crate::model::{Owned, Small};
+use super::model::{Owned, Small};
 use crate::support::{Ledger, Rig, driver};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::Driver;

@@ -1,6 +1,10 @@
 //! What the integration tests share.
 #![allow(dead_code)]
 
+#[path = "../../examples/demo/mod.rs"]
+pub mod demo;
+#[cfg(target_os = "linux")]
+pub mod fake_driver;
 mod ledger;
 mod rig;
 
@@ -25,8 +29,7 @@ pub fn driver() -> Driver {
 
 /// A reference driver with this seed for its order of interleaving.
 pub fn reference(seed: u64) -> Driver {
-    let options = breakable_cuda_graph::reference::Options::default().seed(seed);
-    Driver::reference_with(options).expect("the reference driver loads")
+    Driver::reference_with(demo::options().seed(seed)).expect("the reference driver loads")
 }
 
 /// The orders of interleaving that are tried on the reference driver.

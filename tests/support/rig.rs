@@ -1,6 +1,6 @@
 //! What a test of the upper layers needs: a context, a stream, a pool, the demo kernels, and random tensors.
 
-use breakable_cuda_graph::demo::Ops;
+use super::demo::Ops;
 use breakable_cuda_graph::driver::{Context, Device, Stream};
 use breakable_cuda_graph::{CapturePool, DType, Driver, PoolOptions, Result, Tensor};
 

@@ -12,7 +12,7 @@ use crate::capture::forward::scratch::Scratch;
 use crate::driver::capture_state::BodyCapture;
 use crate::driver::launch_list::LaunchList;
 use crate::driver::open_capture::{Captured, Failed, OpenCapture};
-use crate::driver::{CaptureMode, Graph, KeepAlive, RecordingId, Stream, is_module, keep};
+use crate::driver::{Graph, KeepAlive, RecordingId, Stream, is_module, keep};
 use crate::error::{Error, Misuse, Result};
 use crate::pool::PoolHandle;
 use crate::sys::CUresult;
@@ -77,7 +77,7 @@ impl<'env> PatchedPart<'env> {
 
     /// Opens a capture to record in.
     pub(super) fn open(&self, with: BodyParams<'_>) -> Result<OpenCapture> {
-        OpenCapture::open(with.stream, CaptureMode::Relaxed, self.recording)
+        OpenCapture::body(with.stream, self.recording)
     }
 
     /// Records the body in a capture of its own. [`Error::ScratchExceeded`] where it asked for more scratch than there is, whatever it made of that.

@@ -127,7 +127,7 @@ impl<'env> Recorder<'env> {
         if self.tracer().is_some() {
             return Ok(());
         }
-        let segment = OpenCapture::open(&self.stream, self.composites.graph.mode, self.id)?;
+        let segment = OpenCapture::segment(&self.stream, self.composites.graph.mode, self.id)?;
         self.building.borrow_mut().segment = Some(segment);
         Ok(())
     }

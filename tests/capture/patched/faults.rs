@@ -1,0 +1,93 @@
+//! Every driver call of a capture with patched breaks and of its replays fails in turn, those that patch and make execs among them.
+
+use super::model::{Captured, Live, ROWS};
+use crate::support::{Ledger, Rig, assert_same, driver};
+use breakable_cuda_graph::BreakKind::{Live as Alive, Patched};
+use breakable_cuda_graph::driver::InstantiateFlags;
+use breakable_cuda_graph::sys::intercept::Fault;
+use breakable_cuda_graph::sys::{CUresult, Call};
+use breakable_cuda_graph::{CaptureOptions, Reconfigure, Result, is_capturing};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// Two stretches with a live break between them; replays that patch, that change nothing, that need another exec for their grids or their nodes,
+/// whose bodies have to be captured, and that fall back.
+fn scenario(rig: &Rig) -> Result<Vec<f32>> {
+    let mut options = CaptureOptions::default();
+    options.graph = options.graph.reconfigure(Reconfigure::AnotherExec).max_execs(4);
+    options.graph.instantiate = InstantiateFlags::USE_NODE_PRIORITY;
+    let mut captured = Captured::with(rig, &[Patched, Alive, Patched], options, Live::new(1.0))?;
+    let first = captured.replay(Live::new(2.0), None)?;
+    captured.replay(Live::new(2.0), None)?;
+    for blocks in [1, 0, 2] {
+        captured.replay(Live { blocks, ..Live::new(2.0) }, None)?;
+    }
+    captured.replay(Live { kernels: 3, ..Live::new(2.0) }, None)?;
+    captured.replay(Live { copies: 7, ..Live::new(2.0) }, None)?;
+    captured.replay(Live { copies: 7, ..Live::new(3.0) }, None)?;
+    captured.replay(Live { kernels: 4, ..Live::new(2.0) }, Some(ROWS - 1))?;
+    Ok(first)
+}
+
+#[test]
+fn every_call_fails_in_turn() {
+    let rig = Rig::new(&driver().intercepted());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let log = told.clone();
+    rig.context.on_drop_error(Some(Arc::new(move |error| log.lock().expect("the log").push(*error))));
+    let expected = scenario(&rig).expect("the scenario works");
+    scenario(&rig).expect("and works again");
+    let watch = rig.driver.intercept().expect("a watched driver");
+    let reference = rig.driver.ref_driver();
+    let (baseline, live) = (Ledger::of(&rig.driver), reference.map(|reference| reference.object_counts()));
+    let code = CUresult::CUDA_ERROR_UNKNOWN;
+    let mut failed = BTreeSet::new();
+    for after in 0.. {
+        told.lock().expect("the log").clear();
+        watch.fail(Fault { call: None, after, code });
+        let result = scenario(&rig);
+        let fired = watch.clear_fault();
+        let Some(&call) = fired.first() else {
+            result.expect("no call failed");
+            break;
+        };
+        let what = format!("call {after} ({call})");
+        failed.insert(call);
+        match &result {
+            Err(error) => {
+                let named = error.driver_call().unwrap_or_else(|| panic!("{what}: the error names no call: {error}"));
+                assert_eq!((named.call(), named.code()), (call, code), "{what}: {error}");
+            }
+            Ok(_) => {
+                let told = told.lock().expect("the log").iter().any(|told| told.error.call() == call);
+                let again = matches!(
+                    call,
+                    Call::cuCtxSetCurrent | Call::cuCtxGetCurrent | Call::cuThreadExchangeStreamCaptureMode
+                );
+                assert!(told || again, "{what} failed and nobody was told");
+            }
+        }
+        assert!(!is_capturing(), "{what}");
+        rig.stream.synchronize().unwrap_or_else(|error| panic!("{what}: stream: {error}"));
+        assert_eq!(Ledger::of(&rig.driver), baseline, "{what}");
+        assert_eq!(reference.map(|reference| reference.object_counts()), live, "{what}");
+        assert_same(&scenario(&rig).unwrap_or_else(|error| panic!("{what}: afterwards: {error}")), &expected);
+    }
+    for call in [
+        Call::cuGraphExecChildGraphNodeSetParams,
+        Call::cuGraphExecKernelNodeSetParams_v2,
+        Call::cuGraphAddKernelNode_v2,
+        Call::cuGraphKernelNodeSetAttribute,
+        Call::cuGraphAddChildGraphNode,
+        Call::cuGraphCreate,
+        Call::cuGraphInstantiateWithParams,
+        Call::cuGraphUpload,
+        Call::cuGraphGetNodes,
+        Call::cuStreamBeginCapture_v2,
+        Call::cuStreamEndCapture,
+        Call::cuGraphLaunch,
+        Call::cuLaunchKernel,
+    ] {
+        assert!(failed.contains(&call), "{call} is part of it: {failed:?}");
+    }
+}

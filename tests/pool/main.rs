@@ -1,0 +1,11 @@
+//! Exact memory: traces, plans, planned captures, release and restore, loans.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod lend;
+mod planned;
+mod release;
+mod stack;
+mod traces;

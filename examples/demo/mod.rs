@@ -13,5 +13,5 @@ mod kernels;
 mod ops;
 
 pub use decoder::{Decoder, DecoderBatch, DecoderOps, DecoderSizes, DecoderSizesError, Layers, Product};
-pub use kernels::{driver, options};
+pub use kernels::{DECODER, DEMO, driver, options};
 pub use ops::{Ops, Weight};

@@ -164,12 +164,6 @@ fn count_operation(refers_to: impl FnOnce(&mut Vec<KeepAlive>)) {
     });
 }
 
-/// Whether kernel launches on the stream are listed as data now.
-#[inline]
-pub(crate) fn records_launches(stream: CUstream) -> bool {
-    is_open() && OWN.with_borrow_mut(|own| LaunchRecorder::of(own, stream).is_some())
-}
-
 /// Lists a launch on the stream as data, where launches are listed: `record` adds it. `false`: it is to be enqueued.
 #[inline]
 pub(crate) fn record_launch(stream: CUstream, record: impl FnOnce(&mut LaunchRecorder<'_>)) -> bool {

@@ -4,7 +4,7 @@ use crate::kernels::LaunchConfig;
 use crate::sys::{CUDA_KERNEL_NODE_PARAMS, CUfunction, zeroed};
 use core::ffi::c_void;
 
-/// The most parameters of a launch that is launches. One of more is enqueued.
+/// The most parameters of a launch that is listed. One of more is enqueued.
 pub(crate) const MAX_PARAMETERS: usize = 32;
 
 /// Launches in order, with the values of their parameters. Cleared and filled anew without allocating.

@@ -13,7 +13,7 @@ use crate::sys::{CUfunction, CUmodule, CUresult, Call, CallError, Driver, first_
 use core::ffi::c_void;
 use std::ffi::{CStr, CString};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A loaded module. Cheap to clone; it is unloaded when the last clone, the last of its kernels and the last graph that launches one of them
 /// are gone, and no capture is open.
@@ -40,8 +40,8 @@ pub struct Kernel {
     context: Context,
     raw: CUfunction,
     name: Arc<str>,
-    /// The parameters' sizes in bytes, looked up when a launch by pointers is first listed. `None`: the driver doesn't tell, or there are too many.
-    sizes: Arc<OnceLock<Option<Box<[usize]>>>>,
+    /// The parameters' sizes in bytes. `None`: the driver doesn't tell, or there are more than a launch takes.
+    sizes: Option<Arc<[usize]>>,
 }
 
 // SAFETY: a function may be launched from any thread.
@@ -128,14 +128,25 @@ impl Module {
     /// now (`cuFuncLoad`, where the driver has it).
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND` for a name that the module lacks, and what else the driver returns.
+    /// `CUDA_ERROR_NOT_FOUND` for a name that the module lacks, [`Misuse::NoHostKernel`] for a kernel that the reference driver can't run, and what else
+    /// the driver returns.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let context = self.context();
         let text = CString::new(name).map_err(|_| crate::Error::Misuse(Misuse::BadName { name: name.to_owned() }))?;
         let _bound = context.bind()?;
-        let raw = find_function(context.driver(), self.inner.raw, &text)?;
-        let (module, sizes) = (self.inner.clone(), Arc::default());
-        Ok(Kernel { module, context: context.clone(), raw, name: name.into(), sizes })
+        let raw = match find_function(context.driver(), self.inner.raw, &text) {
+            Err(error) if error.code() == CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU && context.driver().is_reference() => {
+                return Err(Misuse::NoHostKernel { kernel: name.to_owned() }.into());
+            }
+            found => found?,
+        };
+        let mut kernel =
+            Kernel { module: self.inner.clone(), context: context.clone(), raw, name: name.into(), sizes: None };
+        if context.driver().supports(Call::cuFuncGetParamInfo) {
+            let sizes: Arc<[usize]> = kernel.parameters()?.iter().map(|parameter| parameter.size).collect();
+            kernel.sizes = Some(sizes).filter(|sizes| sizes.len() <= MAX_PARAMETERS);
+        }
+        Ok(kernel)
     }
 }
 
@@ -208,7 +219,8 @@ impl Kernel {
     /// returns. In a segment the launch is recorded with these arguments, and the segment keeps the module.
     ///
     /// # Errors
-    /// [`ContextMismatch`](crate::Misuse::ContextMismatch) when stream and kernel belong to different contexts, and what the driver returns.
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch) when stream and kernel belong to different contexts, [`Misuse::ArgumentCount`], and what the
+    /// driver returns.
     ///
     /// # Safety
     /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel
@@ -221,6 +233,7 @@ impl Kernel {
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
+        self.expect_count(arguments.len())?;
         // SAFETY: as the caller says.
         unsafe {
             if capture_state::is_open() && self.record(stream, config, arguments) {
@@ -230,20 +243,15 @@ impl Kernel {
         }
     }
 
-    /// LaunchRecorder a launch, where launches are noted and the parameters' sizes are known. `false`: it is to be enqueued.
+    /// Lists a launch, where launches are listed and the parameters' sizes are known. `false`: it is to be enqueued.
     ///
     /// # Safety
     /// As for [`launch_raw`](Kernel::launch_raw).
     unsafe fn record(&self, stream: &Stream, config: LaunchConfig, arguments: &[*mut c_void]) -> bool {
-        let sizes = match self.sizes.get() {
-            Some(sizes) => sizes,
-            None if capture_state::records_launches(stream.as_raw()) => self.find_sizes(),
-            None => return false,
-        };
-        let Some(sizes) = sizes else { return false };
+        let Some(sizes) = &self.sizes else { return false };
         capture_state::record_launch(stream.as_raw(), |launches| {
             launches.begin(self.raw, config);
-            for (argument, size) in arguments.iter().zip(sizes) {
+            for (argument, size) in arguments.iter().zip(sizes.iter()) {
                 // SAFETY: the caller's pointer to a value of the parameter's size.
                 launches.parameter(unsafe { core::slice::from_raw_parts(argument.cast::<u8>(), *size) });
             }
@@ -279,17 +287,21 @@ impl Kernel {
         &self.module
     }
 
-    /// The parameters' sizes, where they are known and few enough to be listed.
-    #[cold]
-    fn find_sizes(&self) -> &Option<Box<[usize]>> {
-        let look = || {
-            if !self.context.driver().supports(Call::cuFuncGetParamInfo) {
-                return None;
+    /// The parameters' sizes in bytes, where the driver tells and a launch takes as many.
+    #[inline]
+    pub(crate) fn parameter_sizes(&self) -> Option<&[usize]> {
+        self.sizes.as_deref()
+    }
+
+    /// Refuses another number of arguments than there are parameters, where that is known.
+    #[inline]
+    pub(crate) fn expect_count(&self, given: usize) -> Result<()> {
+        match &self.sizes {
+            Some(sizes) if sizes.len() != given => {
+                Err(Misuse::ArgumentCount { kernel: self.name.to_string(), expected: sizes.len(), given }.into())
             }
-            let found = self.parameters().ok().filter(|found| found.len() <= MAX_PARAMETERS)?;
-            Some(found.iter().map(|parameter| parameter.size).collect())
-        };
-        self.sizes.get_or_init(look)
+            _ => Ok(()),
+        }
     }
 }
 

@@ -64,6 +64,9 @@ impl Misuse {
             Misuse::PoolLent => 529,
             Misuse::ReleaseUnsupported => 530,
             Misuse::AllocateInSegment => 531,
+            Misuse::NoHostKernel { .. } => 532,
+            Misuse::ArgumentCount { .. } => 533,
+            Misuse::ArgumentSize { .. } => 534,
         }
     }
 }

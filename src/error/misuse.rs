@@ -135,6 +135,38 @@ pub enum Misuse {
         /// Now.
         got: usize,
     },
+    /// A kernel that the reference driver can't run: its module is PTX, and nobody gave the function that does the same on the host.
+    #[error(
+        "kernel `{kernel}` has no host function on the reference driver: give one with `reference::Options::kernel(\"{kernel}\", ..)`"
+    )]
+    NoHostKernel {
+        /// The kernel's name in its module.
+        kernel: String,
+    },
+    /// Another number of arguments than the kernel has parameters.
+    #[error("kernel `{kernel}` has {expected} parameters, and was launched with {given} arguments")]
+    ArgumentCount {
+        /// The kernel's name in its module.
+        kernel: String,
+        /// How many parameters it has.
+        expected: usize,
+        /// How many arguments there were.
+        given: usize,
+    },
+    /// An argument of another size than its parameter.
+    #[error(
+        "argument {position} of kernel `{kernel}` has {given} bytes, and its parameter {expected}: give a value of the parameter's own type"
+    )]
+    ArgumentSize {
+        /// The kernel's name in its module.
+        kernel: String,
+        /// Which argument, from 0 on.
+        position: usize,
+        /// The parameter's size in bytes.
+        expected: usize,
+        /// The argument's size in bytes.
+        given: usize,
+    },
     /// More arguments than a launch takes.
     #[error("{given} kernel arguments, at most {limit} are supported")]
     TooManyArguments {

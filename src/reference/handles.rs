@@ -61,7 +61,8 @@ pub(super) struct Module {
 pub(super) struct Function {
     pub(super) module: Handle,
     pub(super) name: std::ffi::CString,
-    pub(super) host: HostKernel,
+    /// `None`: nobody gave one.
+    pub(super) host: Option<HostKernel>,
     pub(super) parameters: Vec<Parameter>,
     pub(super) max_dynamic_shared: i32,
 }

@@ -59,8 +59,9 @@ impl Kernel {
     /// is recorded with these arguments, and the segment keeps the tensors among them that are not of the recording itself. Allocates nothing.
     ///
     /// # Errors
-    /// [`Misuse::TooManyArguments`], [`Misuse::ContextMismatch`] for a stream or tensor of another context, [`TensorError::Location`](crate::TensorError::Location) for a host tensor,
-    /// and what the driver returns.
+    /// [`Misuse::TooManyArguments`]; [`Misuse::ArgumentCount`] and [`Misuse::ArgumentSize`] where the driver tells what parameters a kernel has (from CUDA
+    /// 12.4 on); [`Misuse::ContextMismatch`] for a stream or tensor of another context, [`TensorError::Location`](crate::TensorError::Location) for a host
+    /// tensor, and what the driver returns.
     ///
     /// # Safety
     /// There is one argument for each parameter of the kernel, of its type and size, and the kernel reads and writes no more memory than the
@@ -75,12 +76,13 @@ impl Kernel {
                 tensor.expect_on(self.context(), "kernel argument")?;
             }
         }
-        let noted = capture_state::record_launch(stream.as_raw(), |launches| {
+        self.expect_arguments(arguments)?;
+        let listed = capture_state::record_launch(stream.as_raw(), |launches| {
             launches.begin(self.as_raw(), config);
             launches.keep(self.kept());
             arguments.iter().for_each(|argument| argument.record(launches));
         });
-        if noted {
+        if listed {
             return Ok(());
         }
         // SAFETY: as the caller says; the places were checked.
@@ -91,6 +93,23 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    /// Refuses arguments that are not of the parameters' number and sizes, where these are known: the driver would read past a value that is too short.
+    #[inline]
+    fn expect_arguments(&self, arguments: &[Arg<'_>]) -> Result<()> {
+        let Some(sizes) = self.parameter_sizes() else { return Ok(()) };
+        self.expect_count(arguments.len())?;
+        match arguments.iter().zip(sizes).position(|(argument, size)| argument.bytes() != *size) {
+            None => Ok(()),
+            Some(position) => Err(Misuse::ArgumentSize {
+                kernel: self.name().to_owned(),
+                position,
+                expected: sizes[position],
+                given: arguments[position].bytes(),
+            }
+            .into()),
+        }
     }
 
     /// Launches the kernel with pointers to its arguments.
@@ -122,7 +141,17 @@ impl Kernel {
 }
 
 impl Arg<'_> {
-    /// Adds what the kernel gets to a noted launch.
+    /// The size of what the kernel gets.
+    #[inline]
+    fn bytes(&self) -> usize {
+        match self {
+            Arg::U32(_) | Arg::I32(_) | Arg::F32(_) => 4,
+            Arg::Tensor(_) | Arg::U64(_) | Arg::I64(_) | Arg::F64(_) => 8,
+            Arg::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// Adds what the kernel gets to a launch that is listed.
     fn record(&self, launches: &mut LaunchRecorder<'_>) {
         match self {
             Arg::Tensor(tensor) => {

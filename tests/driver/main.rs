@@ -10,6 +10,7 @@ mod dlpack;
 mod facts;
 #[cfg(target_os = "linux")]
 mod fork;
+mod kernels;
 #[cfg(target_os = "linux")]
 mod loader;
 mod padding;

@@ -177,7 +177,7 @@ fn tree_of(
             }
             Some(token) if token == "*" || is_name(token) => {
                 // `{self, ..}` is the module itself.
-                if token != "*" && !(token == "self" && !prefix.is_empty()) {
+                if token != "*" && (token != "self" || prefix.is_empty()) {
                     prefix.push(token.to_owned());
                 }
                 at += 1;

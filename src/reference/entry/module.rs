@@ -24,7 +24,7 @@ impl State {
         let module = new_handle();
         let mut functions = Vec::new();
         for entry in entries {
-            let host = *self.kernels.get(&entry.name).ok_or(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU)?;
+            let host = self.kernels.get(&entry.name).copied();
             let name = CString::new(entry.name.clone()).map_err(|_| CUresult::CUDA_ERROR_INVALID_PTX)?;
             let function = Function { module, name, host, parameters: entry.parameters, max_dynamic_shared: 48 << 10 };
             functions.push((entry.name, function));
@@ -64,7 +64,8 @@ impl State {
         }
         // SAFETY: as the caller says.
         let arguments = Arc::new(unsafe { Arguments::copy(&found.parameters, params) });
-        Ok(Launch { function: function as usize, host: found.host, geometry, arguments, priority: 0 })
+        let host = found.host.ok_or(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU)?;
+        Ok(Launch { function: function as usize, host, geometry, arguments, priority: 0 })
     }
 }
 
@@ -101,6 +102,12 @@ entries! {
         // SAFETY: the caller gives a name that ends in NUL.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         let handle = *found.functions.get(&*name).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+        if state.function(as_pointer(handle))?.host.is_none() {
+            state.diagnostics.push(format!(
+                "kernel `{name}` was asked for and has no host function: give one with `reference::Options::kernel(\"{name}\", ..)`"
+            ));
+            return Err(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU);
+        }
         // SAFETY: the caller gives null or a valid place.
         unsafe { put(function, as_pointer(handle)) }
     }

@@ -10,3 +10,4 @@ mod decoder;
 mod demo;
 mod embed;
 mod memory_plan;
+mod small;

@@ -13,10 +13,8 @@ mod programs;
 mod support;
 
 use breakable_cuda_graph::driver::{Context, Stream};
-use breakable_cuda_graph::memory::PoolPlan;
-use breakable_cuda_graph::memory::allocator::{Blocks, Growth, StreamKey};
 use breakable_cuda_graph::memory::planner::{PlanOptions, SearchBudget, plan};
-use breakable_cuda_graph::memory::trace::{Role, Trace, TraceStep};
+use breakable_cuda_graph::memory::{PoolPlan, Trace, online_footprint};
 use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::prefill::{Ladder, LadderOptions};
 use breakable_cuda_graph::{
@@ -285,31 +283,7 @@ impl Bench {
 
 /// What online best fit takes for a trace, in slabs.
 fn online(trace: &Trace) -> usize {
-    let (mut blocks, key) = (Blocks::new(), StreamKey(1));
-    let mut live = vec![None; trace.requests().len()];
-    let mut next = 1_u64 << 40;
-    for step in trace.steps() {
-        match *step {
-            TraceStep::Allocate(request) if trace.requests()[request].role != Role::Scratch => {
-                let bytes = trace.requests()[request].bytes;
-                if let Ok(Growth::Needed(slab)) = blocks.growth_for(key, bytes) {
-                    // Slabs don't touch, as a driver's allocations need not.
-                    if blocks.add_slab(key, next, slab).is_ok() {
-                        next += slab as u64 + (1 << 30);
-                    }
-                }
-                live[request] = blocks.allocate(key, bytes).map(|block| block.id);
-            }
-            TraceStep::Release(request) => {
-                if let Some(id) = live[request].take() {
-                    // A trace releases a block once.
-                    let _ = blocks.release(id);
-                }
-            }
-            TraceStep::Allocate(_) => {}
-        }
-    }
-    blocks.usage().reserved
+    online_footprint([trace]).and_then(|all| all.last().copied()).unwrap_or(usize::MAX)
 }
 
 fn name(program: Program) -> String {

@@ -1,6 +1,6 @@
 //! The picture of a plan.
 
-use breakable_cuda_graph::memory::trace::Role;
+use breakable_cuda_graph::memory::Role;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::{Path, PathBuf};

@@ -7,9 +7,9 @@ use super::support::demo::Ops;
 use super::{instance, support};
 use breakable_cuda_graph::CapturePool;
 use breakable_cuda_graph::driver::Stream;
+use breakable_cuda_graph::memory::Role;
 use breakable_cuda_graph::memory::planner::{PlanOptions, SearchBudget, plan};
-use breakable_cuda_graph::memory::trace::Role;
-use breakable_cuda_graph::memory::{PoolPlan, TracePlan};
+use breakable_cuda_graph::memory::{PlannedBlock, PoolPlan, TracePlan};
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
@@ -88,7 +88,7 @@ fn blocks(plan: &TracePlan) -> Vec<Block> {
     let trace = plan.trace();
     let end = trace.steps().len();
     plan.blocks()
-        .map(|(request, offset, bytes)| {
+        .map(|PlannedBlock { request, offset, bytes, .. }| {
             let traced = &trace.requests()[request];
             Block {
                 name: trace.name(request).unwrap_or_default().to_owned(),

@@ -2,7 +2,7 @@
 
 use super::support::demo::{Decoder, DecoderSizes, Ops};
 use breakable_cuda_graph::driver::Stream;
-use breakable_cuda_graph::memory::trace::Trace;
+use breakable_cuda_graph::memory::Trace;
 use breakable_cuda_graph::{CapturePool, DType, Error, Misuse, Result, Scope, Tensor, empty, trace};
 
 /// A forward to plan.

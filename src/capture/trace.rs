@@ -6,7 +6,7 @@ use super::record::session::refuse_nested;
 use super::scope::Scope;
 use crate::driver::Stream;
 use crate::error::Result;
-use crate::memory::trace::Trace;
+use crate::memory::Trace;
 use crate::pool::CapturePool;
 use crate::pool::tracer::Tracer;
 

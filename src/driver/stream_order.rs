@@ -28,18 +28,17 @@ impl StreamOrder {
 
     /// Makes later work on the stream wait for what is on the last one, and notes the stream as the last. On the same stream as before it costs nothing:
     /// the stream itself keeps the order.
+    ///
+    /// The one that was the last is given, for whoever calls to drop it when nothing is borrowed: the drop of a stream may run a caller's hook.
     #[inline]
-    pub(crate) fn follow(&mut self, stream: &Stream) -> Result<()> {
+    pub(crate) fn follow(&mut self, stream: &Stream) -> Result<Option<Stream>> {
         if self.last.as_ref() == Some(stream) {
-            return Ok(());
+            return Ok(None);
         }
         if let Some(last) = &self.last {
             order_after(stream, last, &self.event)?;
         }
-        let before = self.last.replace(stream.clone());
-        // Only now, as the drop of a stream may run a caller's hook.
-        drop(before);
-        Ok(())
+        Ok(self.last.replace(stream.clone()))
     }
 
     /// The stream that came last.

@@ -4,7 +4,7 @@ use crate::sys::CallError;
 use std::fmt;
 
 /// The capture pool could not serve a request. Nothing was freed, trimmed or waited for, and the pool can be used on.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Default, thiserror::Error)]
 #[error(
     "out of memory: {requested} bytes requested, the capture pool has {in_use} of {reserved} bytes in use{}{}{}: lower the largest bucket or the number of captures, raise the pool's limit, or leave more device memory free",
     Limit(limit),

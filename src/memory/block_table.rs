@@ -1,17 +1,14 @@
 //! The blocks of all slabs, free and live, each linked with its neighbours of the same slab.
 
-use super::allocator::{SlabId, StreamKey};
 use super::free_list::Free;
+use super::ids::StreamKey;
 
 /// A block, free or live, or a place that holds none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockNode {
     pub(crate) stream: StreamKey,
-    pub(crate) slab: SlabId,
     pub(crate) address: u64,
     pub(crate) bytes: usize,
-    /// What was asked for, of a live block.
-    pub(crate) requested: usize,
     /// Of the last live block here.
     pub(crate) generation: u64,
     pub(crate) state: State,
@@ -27,7 +24,7 @@ pub(crate) enum State {
     Empty,
 }
 
-/// BlockTable by index. Those that hold no block are used again.
+/// Blocks by index. Places that hold no block are used again.
 #[derive(Debug, Default)]
 pub(crate) struct BlockTable {
     all: Vec<BlockNode>,
@@ -36,21 +33,12 @@ pub(crate) struct BlockTable {
 
 impl BlockNode {
     /// A free block without neighbours: a whole slab.
-    pub(crate) fn new(stream: StreamKey, slab: SlabId, address: u64, bytes: usize) -> BlockNode {
-        BlockNode {
-            stream,
-            slab,
-            address,
-            bytes,
-            requested: 0,
-            generation: 0,
-            state: State::Free,
-            before: None,
-            after: None,
-        }
+    pub(crate) fn new(stream: StreamKey, address: u64, bytes: usize) -> BlockNode {
+        BlockNode { stream, address, bytes, generation: 0, state: State::Free, before: None, after: None }
     }
 
     /// The neighbour at the higher address.
+    #[cfg(test)]
     pub(crate) fn after(&self) -> Option<usize> {
         self.after
     }
@@ -107,11 +95,10 @@ impl BlockTable {
     }
 
     /// Makes a free block, which is in no list, a live one.
-    pub(crate) fn occupy(&mut self, index: usize, generation: u64, requested: usize) {
+    pub(crate) fn occupy(&mut self, index: usize, generation: u64) {
         let place = &mut self.all[index];
         place.state = State::Live;
         place.generation = generation;
-        place.requested = requested;
     }
 
     /// The neighbours that are free, as they stand in the free list.

@@ -32,15 +32,6 @@ impl FreeList {
         self.by_size.range(Free { bytes, address: 0, index: 0 }..).next().copied()
     }
 
-    pub(crate) fn largest(&self) -> usize {
-        self.by_size.last().map_or(0, |free| free.bytes)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_size.len()
-    }
-
-    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Free> {
         self.by_size.iter()
     }

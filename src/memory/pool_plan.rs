@@ -1,18 +1,19 @@
 //! Where the blocks of recorded traces go: one range for all of them.
 
-use super::planned_range::{Divergence, DivergenceKind};
+use super::divergence::{Divergence, DivergenceKind};
 use super::planner::{BufferSpec, Method, PlanError, PlanOptions, plan};
+use super::sizes::round_up;
 use super::trace::{Role, Trace};
 use std::sync::Arc;
 
-/// BlockTable for the blocks of several traces, one for each capture, in one range: captures of one pool run one after the other, so it is as large as
+/// Places for the blocks of several traces, one for each capture, in one range: captures of one pool run one after the other, so it is as large as
 /// the largest takes and not their sum.
 #[derive(Clone, Debug, Default)]
 pub struct PoolPlan {
     traces: Vec<TracePlan>,
 }
 
-/// BlockTable for the blocks of one trace. Cheap to clone.
+/// Places for the blocks of one trace. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct TracePlan {
     inner: Arc<Inner>,
@@ -22,20 +23,22 @@ pub struct TracePlan {
 struct Inner {
     trace: Trace,
     /// By request of the pool: scratch of breaks is not among them.
-    places: Vec<Placement>,
-    /// The request of the trace that a place is for.
-    requests: Vec<usize>,
+    blocks: Vec<PlannedBlock>,
     bytes: usize,
     lower_bound: usize,
     method: Method,
 }
 
-/// Where a request's block lies.
+/// Where the block of a trace's request lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Placement {
-    pub(crate) offset: usize,
-    pub(crate) bytes: usize,
-    pub(crate) requested: usize,
+#[non_exhaustive]
+pub struct PlannedBlock {
+    /// The request of the trace.
+    pub request: usize,
+    /// From the start of the range, in bytes.
+    pub offset: usize,
+    /// The size of the block: the request's bytes, rounded up to the alignment.
+    pub bytes: usize,
 }
 
 impl PoolPlan {
@@ -77,25 +80,23 @@ impl TracePlan {
     pub fn new(trace: Trace, options: &PlanOptions) -> Result<TracePlan, PlanError> {
         let end = trace.steps().len();
         let of_the_pool = trace.requests().iter().enumerate().filter(|(_, request)| request.role != Role::Scratch);
-        let (requests, demands): (Vec<usize>, Vec<BufferSpec>) = of_the_pool
+        let (requests, buffers): (Vec<usize>, Vec<BufferSpec>) = of_the_pool
             .map(|(index, request)| {
                 let last = request.released.unwrap_or(end).max(request.allocated + 1);
                 (index, BufferSpec::new(request.bytes, request.allocated as u64, last as u64))
             })
             .unzip();
-        let placement = plan(&demands, options)?;
-        let unit = options.alignment;
-        let places = requests.iter().zip(placement.offsets()).map(|(&request, &offset)| {
+        let placement = plan(&buffers, options)?;
+        let placed = requests.into_iter().zip(placement.offsets()).map(|(request, &offset)| {
             let requested = trace.requests()[request].bytes;
             // The planner has rounded it up before.
-            Placement { offset, bytes: requested.max(1).next_multiple_of(unit), requested }
+            PlannedBlock { request, offset, bytes: round_up(requested, options.alignment).unwrap_or(requested) }
         });
         let inner = Inner {
-            places: places.collect(),
+            blocks: placed.collect(),
             bytes: placement.bytes(),
             lower_bound: placement.lower_bound(),
             method: placement.method(),
-            requests,
             trace,
         };
         Ok(TracePlan { inner: Arc::new(inner) })
@@ -106,20 +107,19 @@ impl TracePlan {
         &self.inner.trace
     }
 
-    /// Where the blocks lie: the trace's request, the offset and the bytes of each, in the order of the requests.
-    pub fn blocks(&self) -> impl ExactSizeIterator<Item = (usize, usize, usize)> + '_ {
-        let places = self.inner.requests.iter().zip(&self.inner.places);
-        places.map(|(&request, place)| (request, place.offset, place.bytes))
+    /// Where the blocks lie, in the order of the requests.
+    pub fn blocks(&self) -> impl ExactSizeIterator<Item = PlannedBlock> + '_ {
+        self.inner.blocks.iter().copied()
     }
 
     /// Requests that are planned.
     pub fn len(&self) -> usize {
-        self.inner.places.len()
+        self.inner.blocks.len()
     }
 
     /// Whether nothing is planned.
     pub fn is_empty(&self) -> bool {
-        self.inner.places.is_empty()
+        self.inner.blocks.is_empty()
     }
 
     /// What it takes, in bytes.
@@ -137,13 +137,15 @@ impl TracePlan {
         self.inner.method
     }
 
-    pub(crate) fn get(&self, request: usize) -> Option<Placement> {
-        self.inner.places.get(request).copied()
+    /// The planned block of the pool's request of this number, and the bytes that the trace asked for.
+    pub(crate) fn request(&self, number: usize) -> Option<(PlannedBlock, usize)> {
+        let block = *self.inner.blocks.get(number)?;
+        Some((block, self.inner.trace.requests()[block.request].bytes))
     }
 
-    pub(crate) fn divergence(&self, request: usize, kind: DivergenceKind) -> Divergence {
-        let traced = self.inner.requests.get(request);
-        let name = traced.and_then(|&traced| self.inner.trace.name(traced)).map(str::to_owned);
-        Divergence { request, name, kind }
+    pub(crate) fn divergence(&self, number: usize, kind: DivergenceKind) -> Divergence {
+        let traced = self.inner.blocks.get(number).map(|block| block.request);
+        let name = traced.and_then(|traced| self.inner.trace.name(traced)).map(str::to_owned);
+        Divergence { request: number, name, kind }
     }
 }

@@ -1,7 +1,8 @@
 //! A recorded order of requests and releases, without addresses: what a forward asks of its pool. For simulations, and the input of planned
 //! allocation.
 
-use super::allocator::StaleBlock;
+use super::ids::StaleBlock;
+use super::sizes::round_up;
 use std::sync::Arc;
 
 /// What a forward asked of its pool, in order.
@@ -154,7 +155,7 @@ impl Trace {
         let unit = alignment.max(1);
         let size = |request: usize| {
             let TraceRequest { bytes, role, .. } = self.requests[request];
-            if counts(role) { bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX) } else { 0 }
+            if counts(role) { round_up(bytes, unit).unwrap_or(usize::MAX) } else { 0 }
         };
         let (mut live, mut peak) = (0_u128, 0);
         for step in &self.steps {

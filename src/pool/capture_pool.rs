@@ -4,8 +4,8 @@ use super::options::{PoolOptions, PoolUsage};
 use super::shared::{PoolHandle, PoolShared};
 use crate::driver::{Context, Stream, capture_state};
 use crate::error::{Misuse, Result};
-use crate::memory::planned_range::Divergence;
-use crate::memory::pool_plan::PoolPlan;
+use crate::memory::arena::ArenaUsage;
+use crate::memory::{Divergence, PoolPlan};
 use std::fmt;
 use std::sync::Arc;
 
@@ -32,12 +32,7 @@ impl Eq for CapturePool {}
 
 impl fmt::Debug for CapturePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.inner.state();
-        f.debug_struct("CapturePool")
-            .field("slabs", &state.slabs.len())
-            .field("planned", &state.planned.bytes())
-            .field("stats", &state.blocks.usage())
-            .finish_non_exhaustive()
+        f.debug_struct("CapturePool").field("usage", &self.inner.arena_usage()).finish_non_exhaustive()
     }
 }
 
@@ -77,24 +72,15 @@ impl CapturePool {
     /// What the driver returns.
     pub fn usage(&self) -> Result<PoolUsage> {
         let temporary = self.inner.temporaries().usage()?.used;
-        let (peak, divergences, _) = self.inner.history();
-        let state = self.inner.state();
-        let (in_use, reserved) = state.bytes();
-        Ok(PoolUsage {
-            reserved,
-            planned: state.planned.bytes(),
-            in_use,
-            peak,
-            slabs: state.slabs.len() + usize::from(state.planned_slab.is_some()),
-            blocks: state.blocks.usage().blocks_in_use + state.planned.in_use().1,
-            divergences,
-            temporary,
-        })
+        let memory = self.inner.memory();
+        let ArenaUsage { reserved, planned, in_use, peak, blocks, divergences } = memory.arena.usage();
+        let slabs = memory.pieces().count();
+        Ok(PoolUsage { reserved, planned, in_use, peak, slabs, blocks, divergences, temporary })
     }
 
     /// How the last recording that differed from its plan did.
     pub fn last_divergence(&self) -> Option<Divergence> {
-        self.inner.history().2
+        self.inner.memory().arena.last_divergence().cloned()
     }
 
     /// Takes the memory that the plan asks for, before anything is recorded: recordings with one of its traces
@@ -107,8 +93,8 @@ impl CapturePool {
         if capture_state::is_open() {
             return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
-        let turn = self.inner.lock()?;
-        self.inner.take_range(plan, &turn)?;
+        let guard = self.inner.lock()?;
+        self.inner.take_range(plan, &guard)?;
         self.inner.settle()
     }
 
@@ -123,12 +109,12 @@ impl CapturePool {
             return Err(Misuse::SynchronizeWhileCapturing { what: "capture pool" }.into());
         }
         self.inner.drain_deferred();
-        let turn = self.inner.lock()?;
-        let users = self.inner.users();
+        let guard = self.inner.lock()?;
+        let users = self.inner.availability.users();
         if users > 0 {
             return Err(Misuse::PoolInUse { users }.into());
         }
-        let last = turn.last_stream().unwrap_or(self.inner.capture_stream());
+        let last = guard.last_stream().unwrap_or(self.inner.capture_stream());
         self.inner.shrink_to(0, last);
         self.inner.drop_range(last);
         self.inner.temporaries().trim(0)

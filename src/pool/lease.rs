@@ -1,11 +1,12 @@
 //! Lending a pool's free memory to eager work.
 
+use super::availability::Closed;
 use super::capture_pool::CapturePool;
-use super::shared::{Closed, PoolHandle};
+use super::shared::PoolHandle;
 use crate::driver::capture_state;
 use crate::driver::{Context, Stream};
 use crate::error::{Error, Misuse, OutOfMemory, Result};
-use crate::memory::allocator::{ALIGNMENT, BlockState};
+use crate::memory::sizes::{ALIGNMENT, round_up};
 use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
 use std::sync::Arc;
@@ -15,25 +16,25 @@ use std::sync::Arc;
 #[derive(Debug)]
 #[must_use = "the memory is back with the pool when this drops"]
 pub struct ScratchLease {
-    loan: Arc<Loan>,
+    hold: Arc<LeaseHold>,
     /// What is left, as address and bytes, ascending.
     free: Vec<(u64, usize)>,
 }
 
 /// Ends when the last tensor is gone.
-struct Loan {
+struct LeaseHold {
     pool: PoolHandle,
 }
 
-impl std::fmt::Debug for Loan {
+impl std::fmt::Debug for LeaseHold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loan").finish_non_exhaustive()
+        f.debug_struct("LeaseHold").finish_non_exhaustive()
     }
 }
 
-impl Drop for Loan {
+impl Drop for LeaseHold {
     fn drop(&mut self) {
-        self.pool.set_closed(None);
+        self.pool.availability.set(None);
     }
 }
 
@@ -52,20 +53,13 @@ impl CapturePool {
         if capture_state::is_open() {
             return Err(Misuse::ReplayWhileRecording.into());
         }
-        let mut turn = inner.lock()?;
-        turn.order(stream)?;
+        let mut guard = inner.lock()?;
+        guard.order(stream)?;
         inner.settle()?;
         inner.next_replay();
-        let state = inner.state();
-        let start = state.planned_slab.as_ref().map_or(0, |slab| slab.address);
-        let planned = state.planned.free().into_iter().map(|(from, to)| (start + from as u64, to - from));
-        let online = state.blocks.snapshot();
-        let online = online.iter().filter(|block| matches!(block.state, BlockState::Free));
-        let mut free: Vec<(u64, usize)> = planned.chain(online.map(|block| (block.address, block.bytes))).collect();
-        drop(state);
-        free.sort_unstable();
-        inner.set_closed(Some(Closed::Lent));
-        Ok(ScratchLease { loan: Arc::new(Loan { pool: inner.clone() }), free })
+        let free = inner.memory().arena.free_ranges();
+        inner.availability.set(Some(Closed::Lent));
+        Ok(ScratchLease { hold: Arc::new(LeaseHold { pool: inner.clone() }), free })
     }
 }
 
@@ -87,29 +81,25 @@ impl ScratchLease {
     pub fn empty(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let layout = Layout::contiguous(shape)?;
         let bytes = layout.elements() * dtype.size();
-        let whole = bytes.max(1).checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX);
+        let whole = round_up(bytes, ALIGNMENT).unwrap_or(usize::MAX);
         let fitting = self.free.iter_mut().filter(|(_, free)| *free >= whole).min_by_key(|(_, free)| *free);
         let Some((address, free)) = fitting else {
             return Err(Error::OutOfMemory(Box::new(OutOfMemory {
                 requested: bytes,
-                in_use: 0,
                 reserved: self.bytes(),
-                limit: None,
-                bucket: None,
-                segment: None,
-                call: None,
+                ..OutOfMemory::default()
             })));
         };
         let at = *address;
         *address += whole as u64;
         *free -= whole;
-        let context: Context = self.loan.pool.context().clone();
+        let context: Context = self.hold.pool.context().clone();
         let storage = Storage {
             address: at,
             bytes,
             context: Some(context),
             recording: None,
-            hold: Hold::Nothing(self.loan.clone()),
+            hold: Hold::Nothing(self.hold.clone()),
         };
         Ok(Tensor::of_storage(storage, dtype, layout))
     }

@@ -1,26 +1,24 @@
 //! The capture pool: device memory for everything that is allocated while recording, shared by captures.
 //!
-//! - `blocks` is the arithmetic: which bytes of which slab serve a request. It knows no driver and has no `unsafe` code.
-//! - `trace` is a recorded order of requests and releases; `plan` places such requests in one range; `trace_plan` is a plan of traces; `planned` is the
-//!   range in which recordings get their planned places. None of them knows a driver either.
-//! - `capture_pool` is [`CapturePool`]; `options` says how it is made and what it holds; `inner` is what its users share.
-//! - `slabs` is the memory beneath it, from a `CUmemoryPool` or under reserved addresses; `reclaim` gives it back in order.
-//! - `release` gives it back while captures stay, and takes it again; `lend` lends it to eager work.
-//! - `block` is a block that returns to its pool when dropped; `tracer` writes traces.
-//! - `turn` orders the replays and recordings of one pool.
+//! - `capture_pool` is [`CapturePool`]; `options` says how it is made and what it holds; `shared` is what its users share.
+//! - `backed_arena` decides where blocks lie and has the memory beneath them: `slabs`, from a `CUmemoryPool` or under reserved addresses; `persistent` is
+//!   what outlives a release of it.
+//! - `block` makes tensors of blocks, which return when these drop; `tracer` makes tensors whose coming and going is traced.
+//! - `replay_lock` orders the replays and recordings of one pool.
+//! - `reclaim` gives memory back in order; `availability` says whether it can be used, and who needs it where it is.
+//! - `suspend` gives it back while captures stay, and takes it again; `lease` lends it to eager work.
+//! - `extension` is what the capture layer keeps with a pool.
 //!
-//! Invariants:
-//! 1. Free blocks are keyed by stream: a block freed on one stream never serves another.
-//! 2. A slab is a live allocation of the pool's own `CUmemoryPool`, so neither trim nor the release threshold can touch it, or memory under addresses
-//!    that the pool has reserved.
-//! 3. Slabs are given back for good only when no block of them is out and no capture of the pool is left, after the last replay on the device.
-//! 4. Only a recording takes blocks, and only its segments and landings write them. Temporaries of breaks and eager tensors come from an
-//!    ordinary stream-ordered pool beside it.
+//! The invariants M1 to M5, L1 to L6 and D1 to D8 of the design hold here.
 
+mod availability;
+mod backed_arena;
 mod block;
 mod capture_pool;
+mod extension;
 mod lease;
 mod options;
+mod persistent;
 mod reclaim;
 mod replay_lock;
 mod shared;
@@ -32,4 +30,4 @@ pub use capture_pool::CapturePool;
 pub use lease::ScratchLease;
 pub use options::{Backing, PoolOptions, PoolUsage, RestoredContent};
 pub(crate) use replay_lock::ReplayGuard;
-pub(crate) use shared::PoolHandle;
+pub(crate) use shared::{PoolHandle, PoolShared};

@@ -33,10 +33,6 @@ pub struct PoolOptions {
     pub max_bytes: Option<usize>,
     /// The priority of the capture stream, which the nodes of its graphs can keep.
     pub priority: Option<i32>,
-    /// How far the pool may grow rather than cut up a large free block, as a part of the most bytes ever live: one `slack_divisor`-th
-    /// ([`BlockOptions::slack_divisor`](crate::memory::allocator::BlockOptions)). Zero, the default: never. With 5 a capture whose outputs are not kept takes
-    /// less; one that is recorded beside kept outputs of others may have to grow.
-    pub slack_divisor: usize,
     /// What is beneath it.
     pub backing: Backing,
     /// What memory holds after [`CapturePool::restore`](super::CapturePool::restore).

@@ -1,54 +1,54 @@
-//! Whose turn it is: recordings and replays of one pool run one after the other, on the host and on the device.
+//! The replay lock: recordings and replays of one pool run one after the other, on the host and on the device (L1 to L6).
 
+use crate::driver::stream_order::StreamOrder;
 use crate::driver::{Event, Stream};
 use crate::error::{Misuse, Result};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The turn of a pool. Taking it uncontended is one atomic exchange; a thread that finds it taken sleeps.
+/// The replay lock of a pool. To take it uncontended is one atomic exchange; a thread that finds it taken sleeps.
 pub(crate) struct ReplayLock {
     /// The number of the thread that has it, or 0.
     holder: AtomicU64,
     waiting: AtomicUsize,
     sleep: Mutex<()>,
     given_back: Condvar,
-    /// Touched by the holder only.
-    order: UnsafeCell<Order>,
+    /// The order of the holders on the device. Touched by the holder only.
+    order: UnsafeCell<StreamOrder>,
+    /// Replays so far, and what else has overwritten their results.
+    replays: AtomicU64,
 }
 
-struct Order {
-    /// The stream of the last replay or recording.
-    last: Option<Stream>,
-    event: Event,
-}
-
-// SAFETY: `order` is only touched by the thread that holds the turn; taking it and giving it back synchronise.
+// SAFETY: `order` is only touched by the thread that holds the lock; taking it and giving it back synchronise.
 unsafe impl Sync for ReplayLock {}
 
 /// Held while a recording or a replay runs.
 pub(crate) struct ReplayGuard<'a> {
-    turn: &'a ReplayLock,
-    /// The turn belongs to the thread.
+    lock: &'a ReplayLock,
+    /// The lock belongs to the thread.
     _thread: std::marker::PhantomData<*const ()>,
 }
 
 impl ReplayLock {
+    /// Not held. The event is for the order on the device; nobody else records it.
     pub(crate) fn new(event: Event) -> ReplayLock {
         ReplayLock {
             holder: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             given_back: Condvar::new(),
-            order: UnsafeCell::new(Order { last: None, event }),
+            order: UnsafeCell::new(StreamOrder::new(event)),
+            replays: AtomicU64::new(0),
         }
     }
 
-    /// Takes the turn; waits while another thread has it.
+    /// Takes the lock; waits while another thread has it.
     ///
-    /// Fails with [`Misuse::PoolBusy`] when this thread has it already: waiting would be for ever.
+    /// # Errors
+    /// [`Misuse::PoolBusy`] when this thread has it already: waiting would be for ever.
     #[inline]
-    pub(crate) fn take(&self) -> Result<ReplayGuard<'_>> {
+    pub(crate) fn lock(&self) -> Result<ReplayGuard<'_>> {
         let me = thread_number();
         if let Err(holder) = self.try_take(me) {
             if holder == me {
@@ -56,7 +56,7 @@ impl ReplayLock {
             }
             self.wait(me);
         }
-        Ok(ReplayGuard { turn: self, _thread: std::marker::PhantomData })
+        Ok(ReplayGuard { lock: self, _thread: std::marker::PhantomData })
     }
 
     #[inline]
@@ -77,9 +77,20 @@ impl ReplayLock {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The stream of the last replay or recording, when nobody can take a turn any more.
+    /// Counts a replay, and gives its number.
+    #[inline]
+    pub(super) fn next_replay(&self) -> u64 {
+        self.replays.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number of the latest replay.
+    pub(super) fn latest_replay(&self) -> u64 {
+        self.replays.load(Ordering::Relaxed)
+    }
+
+    /// The stream of the last replay or recording, when nobody can take the lock any more.
     pub(super) fn take_last_stream(&mut self) -> Option<Stream> {
-        self.order.get_mut().last.take()
+        self.order.get_mut().take_last()
     }
 }
 
@@ -88,16 +99,8 @@ impl ReplayGuard<'_> {
     /// before it costs nothing: the stream itself keeps the order.
     #[inline]
     pub(crate) fn order(&mut self, stream: &Stream) -> Result<()> {
-        // SAFETY: this thread has the turn, and nothing below comes back here.
-        let order = unsafe { &mut *self.turn.order.get() };
-        if order.last.as_ref() == Some(stream) {
-            return Ok(());
-        }
-        if let Some(last) = &order.last {
-            order.event.record(last)?;
-            stream.wait(&order.event)?;
-        }
-        let before = order.last.replace(stream.clone());
+        // SAFETY: this thread has the lock, and nothing comes back here while this is borrowed.
+        let before = unsafe { &mut *self.lock.order.get() }.follow(stream)?;
         // Only now, as the drop of a stream may run a caller's hook.
         drop(before);
         Ok(())
@@ -105,18 +108,18 @@ impl ReplayGuard<'_> {
 
     /// The stream of the last replay or recording.
     pub(super) fn last_stream(&self) -> Option<&Stream> {
-        // SAFETY: this thread has the turn, and it is not changed while the guard is borrowed.
-        unsafe { &*self.turn.order.get() }.last.as_ref()
+        // SAFETY: this thread has the lock, and it is not changed while the guard is borrowed.
+        unsafe { &*self.lock.order.get() }.last()
     }
 }
 
 impl Drop for ReplayGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.turn.holder.store(0, Ordering::SeqCst);
-        if self.turn.waiting.load(Ordering::SeqCst) > 0 {
-            drop(self.turn.sleep.lock().unwrap_or_else(PoisonError::into_inner));
-            self.turn.given_back.notify_all();
+        self.lock.holder.store(0, Ordering::SeqCst);
+        if self.lock.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.sleep.lock().unwrap_or_else(PoisonError::into_inner));
+            self.lock.given_back.notify_all();
         }
     }
 }

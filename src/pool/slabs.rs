@@ -3,7 +3,8 @@
 use super::options::{Backing, PoolOptions};
 use crate::driver::{AddressRange, Context, DeviceBuffer, Event, Mapping, MemoryPool, MemoryPoolOptions, Stream};
 use crate::error::Result;
-use crate::memory::allocator::{SLAB_BYTES, SlabId};
+use crate::memory::ids::SlabId;
+use crate::memory::sizes::{SLAB_BYTES, round_up};
 
 /// Where slabs come from.
 pub(super) enum SlabSource {
@@ -20,7 +21,7 @@ pub(super) enum SlabSource {
 
 /// A piece of device memory at addresses that stay.
 pub(super) struct Slab {
-    /// Its name in the arithmetic; the planned range has none.
+    /// Its name in the arena; the planned range has none.
     pub(super) id: Option<SlabId>,
     pub(super) address: u64,
     pub(super) bytes: usize,
@@ -30,7 +31,7 @@ pub(super) struct Slab {
 
 impl SlabSource {
     pub(super) fn new(context: &Context, options: &PoolOptions) -> Result<SlabSource> {
-        let limit = options.max_bytes.map(|bytes| bytes.next_multiple_of(SLAB_BYTES));
+        let limit = options.max_bytes.map(|bytes| round_up(bytes, SLAB_BYTES).unwrap_or(bytes));
         match options.backing {
             Backing::MemoryPool => {
                 let mut pool_options = MemoryPoolOptions::default().keep_bytes(0);
@@ -63,7 +64,7 @@ impl SlabSource {
         }
     }
 
-    /// What is to be mark_forked for until the slabs that were taken are the device's to use, once.
+    /// What is to be waited for until the slabs that were taken are the device's to use, once.
     pub(super) fn unsettled(&mut self) -> Option<Stream> {
         match self {
             SlabSource::Ordered { stream, unsettled, .. } => std::mem::take(unsettled).then(|| stream.clone()),

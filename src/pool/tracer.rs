@@ -3,7 +3,7 @@
 use super::shared::PoolShared;
 use crate::driver::{RecordingId, Stream};
 use crate::error::Result;
-use crate::memory::trace::{Role, Trace};
+use crate::memory::{Role, Trace};
 use crate::tensor::storage::{Hold, Storage, TraceObserver};
 use crate::tensor::{DType, Layout, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ pub(crate) struct Tracer {
     trace: Mutex<Option<Trace>>,
 }
 
-/// LaunchRecorder the release when dropped.
+/// Writes the release when dropped.
 struct TraceHold {
     tracer: Arc<Tracer>,
     request: usize,

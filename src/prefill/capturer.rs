@@ -169,7 +169,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         run_through: bool,
     ) -> Result<Made<'m>> {
         let model = self.model;
-        let (_, before) = self.pool.handle().bytes();
+        let before = self.pool.handle().arena_usage().reserved;
         let plan = self.plan_for(index)?;
         // A run that was traced was a warm-up.
         let warm_ups = self.options.warm_ups.saturating_sub(usize::from(plan.is_some()));
@@ -178,7 +178,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             check_outputs(&self.outputs, &outputs, bucket)?;
         }
         stream.synchronize()?;
-        let (_, reserved) = self.pool.handle().bytes();
+        let reserved = self.pool.handle().arena_usage().reserved;
         let free = self.context.memory_info()?.free;
         let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
         let mut options = self.options.capture.clone().bucket(bucket).execution(execution);
@@ -199,7 +199,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             stream.synchronize()?;
         }
         let taken = free.saturating_sub(self.context.memory_info()?.free);
-        let now = self.pool.handle().bytes().1;
+        let now = self.pool.handle().arena_usage().reserved;
         let captured = Captured::new(capture, outputs, taken.saturating_sub(now.saturating_sub(reserved)));
         let pool_bytes = now.saturating_sub(before);
         Ok(Made { captured, pool_bytes })
@@ -230,7 +230,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     fn keep_to_budget(&mut self, newest: usize, bucket: usize) -> Result<()> {
         let Some(limit) = self.options.max_bytes else { return Ok(()) };
         loop {
-            let bytes = self.pool.handle().bytes().1 + self.store.exec_bytes();
+            let bytes = self.pool.handle().arena_usage().reserved + self.store.exec_bytes();
             let fits = match self.options.ranks.all(bytes <= limit) {
                 Ok(fits) => fits,
                 Err(error) => {

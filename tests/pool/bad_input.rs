@@ -2,8 +2,8 @@
 
 use crate::support::{Rig, driver};
 use breakable_cuda_graph::memory::PoolPlan;
+use breakable_cuda_graph::memory::Trace;
 use breakable_cuda_graph::memory::planner::{BufferSpec, PlanError, PlanOptions, plan};
-use breakable_cuda_graph::memory::trace::Trace;
 use breakable_cuda_graph::pool::Backing;
 use breakable_cuda_graph::{CapturePool, Error, PoolOptions};
 

@@ -225,7 +225,7 @@ fn a_range_above_the_limit_is_out_of_memory() {
     let driver = driver();
     for backing in [Backing::MemoryPool, Backing::ReservedAddresses] {
         let rig = Rig::with_pool(&driver, PoolOptions::default().max_bytes(2 * MIB).backing(backing));
-        let mut trace = breakable_cuda_graph::memory::trace::Trace::new();
+        let mut trace = breakable_cuda_graph::memory::Trace::new();
         trace.allocate(2 * MIB + 1);
         let plan = PoolPlan::new([trace], &PlanOptions::default()).expect("a plan");
         let Err(Error::OutOfMemory(error)) = rig.pool.take_plan(&plan) else { panic!("above the limit") };

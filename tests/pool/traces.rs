@@ -2,7 +2,7 @@
 
 use crate::stack::Stack;
 use crate::support::{Rig, driver};
-use breakable_cuda_graph::memory::trace::Role;
+use breakable_cuda_graph::memory::Role;
 use breakable_cuda_graph::{BreakableCapture, DType, Error, Misuse, empty, trace};
 
 #[test]

@@ -4,7 +4,7 @@ use super::super::Ops;
 use super::DecoderSizes;
 use breakable_cuda_graph::CapturePool;
 use breakable_cuda_graph::driver::Stream;
-use breakable_cuda_graph::memory::trace::Trace;
+use breakable_cuda_graph::memory::Trace;
 use breakable_cuda_graph::prefill::{InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
 use breakable_cuda_graph::tensor::{DType, Tensor};
 use breakable_cuda_graph::{Error, Misuse, Result};

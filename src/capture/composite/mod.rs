@@ -7,7 +7,8 @@
 //! composite graph is launched part by part, with its breaks live.
 //!
 //! - `part`: a segment or a patched break. `patched_part`: a patched break, and its body. `exec`: an exec, with a slot for each body. `cache`: the
-//!   execs of one composite graph. `shared`: execs in which captures of a pool take turns. `stats`: what it cost and saved.
+//!   execs of one composite graph. `shared`: execs in which captures of a pool take turns. `pool_execs`: what captures of
+//!   one pool have together. `stats`: what it cost and saved.
 //!
 //! Invariants P1 to P3 of `docs/DESIGN.md`.
 
@@ -15,9 +16,11 @@ mod cache;
 mod exec;
 pub(super) mod part;
 pub(super) mod patched_part;
-pub(crate) mod shared;
+mod pool_execs;
+mod shared;
 mod stats;
 
+pub(super) use pool_execs::PoolExecs;
 pub use stats::PatchStats;
 
 use super::breaks::step::BreakStep;
@@ -30,6 +33,8 @@ use cache::ExecCache;
 use exec::{CompositeExec, ExecParams};
 use part::{Part, patched};
 use patched_part::{BodyParams, is_of_captures};
+use shared::SharedExecs;
+use std::sync::Arc;
 
 /// A composite graph.
 pub(crate) struct Composite<'env> {
@@ -37,6 +42,8 @@ pub(crate) struct Composite<'env> {
     execs: ExecCache,
     /// Where bodies are recorded.
     body_stream: Stream,
+    /// Where its execs are from, if they are shared.
+    shared: Option<Arc<SharedExecs>>,
     options: CompositeOptions,
     /// Its place in the capture: execs are shared by those of the same place.
     place: usize,
@@ -59,8 +66,7 @@ impl CompositeOptions {
         if self.graph.share_execs { Reconfigure::InPlace } else { self.graph.reconfigure }
     }
 
-    fn exec_params<'p>(&self, place: usize, pool: &'p PoolHandle) -> ExecParams<'p> {
-        let shared = self.graph.share_execs.then(|| pool.shared_execs());
+    fn exec_params<'p>(&self, place: usize, shared: Option<&'p SharedExecs>) -> ExecParams<'p> {
         ExecParams { flags: self.graph.instantiate, priority: self.priority, place, shared }
     }
 }
@@ -98,12 +104,14 @@ impl<'env> Composite<'env> {
         pool: &PoolHandle,
         stream: &Stream,
     ) -> Result<Composite<'env>> {
-        let first = CompositeExec::new(&mut parts, options.exec_params(place, pool), stream)?;
+        let pool_execs = PoolExecs::of(pool)?;
+        let shared = options.graph.share_execs.then(|| pool_execs.shared());
+        let first = CompositeExec::new(&mut parts, options.exec_params(place, shared.as_deref()), stream)?;
         let execs = ExecCache::new(first, options.graph.max_execs, options.reconfigure());
         let mut replaced = Vec::new();
         patched(&mut parts).for_each(|part| part.adopt(&mut replaced));
-        let (body_stream, stats) = (pool.recording_stream(stream)?, PatchStats::default());
-        Ok(Composite { parts, execs, body_stream, options, place, stats, replaced })
+        let (body_stream, stats) = (pool_execs.body_stream(pool.context(), stream)?, PatchStats::default());
+        Ok(Composite { parts, execs, body_stream, shared, options, place, stats, replaced })
     }
 
     pub(crate) fn parts(&self) -> &[Part<'env>] {
@@ -145,7 +153,7 @@ impl<'env> Composite<'env> {
             Err(Error::ScratchExceeded { .. }) => return self.run_part_by_part(stream, valid_rows),
             Err(error) => return Err(error),
         }
-        let params = self.options.exec_params(self.place, pool);
+        let params = self.options.exec_params(self.place, self.shared.as_deref());
         let ran = self.execs.run(&mut self.parts, params, stream, &mut self.stats);
         // Launched or not, they may be in an exec.
         patched(&mut self.parts).for_each(|part| part.adopt(&mut self.replaced));

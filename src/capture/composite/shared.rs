@@ -52,13 +52,13 @@ struct State {
 }
 
 /// Held while a member uses a shared exec.
-pub(crate) struct ReplayLock<'a> {
+pub(crate) struct SharedExecGuard<'a> {
     state: MutexGuard<'a, Option<State>>,
     /// Whether another graph was in it before, or none.
     pub(super) switched: bool,
 }
 
-impl ReplayLock<'_> {
+impl SharedExecGuard<'_> {
     /// The exec, with the nodes that address it.
     pub(super) fn parts(&self) -> Option<(&GraphExec, &[Node])> {
         self.state.as_ref().map(|state| (&state.exec, &*state.nodes))
@@ -85,7 +85,7 @@ impl SharedExecs {
 
 impl SharedExec {
     /// Takes the exec for a member, whose graph is in it then. `None`: it has other nodes.
-    pub(super) fn lock(&self, member: &Member, stream: &Stream) -> Result<Option<ReplayLock<'_>>> {
+    pub(super) fn lock(&self, member: &Member, stream: &Stream) -> Result<Option<SharedExecGuard<'_>>> {
         let mut guard = locked(&self.state);
         let switched = match &mut *guard {
             Some(state) if state.holder == member.id => false,
@@ -103,7 +103,7 @@ impl SharedExec {
                 true
             }
         };
-        Ok(Some(ReplayLock { state: guard, switched }))
+        Ok(Some(SharedExecGuard { state: guard, switched }))
     }
 
     /// The member's graph is about to go.

@@ -3,8 +3,8 @@
 use super::scratch::Scratch;
 use crate::driver::{RecordingId, Stream};
 use crate::error::Result;
-use crate::memory::allocator::StreamKey;
-use crate::memory::trace::Role;
+use crate::memory::Role;
+use crate::memory::ids::StreamKey;
 use crate::pool::PoolHandle;
 use crate::pool::tracer::Tracer;
 use crate::tensor::{DType, Tensor};

@@ -3,7 +3,7 @@
 use super::allocator::Allocator;
 use crate::driver::{Stream, capture_state};
 use crate::error::{Misuse, Result};
-use crate::memory::trace::Role;
+use crate::memory::Role;
 use crate::pool::PoolHandle;
 use crate::tensor::{DType, Tensor};
 use std::cell::RefCell;

@@ -2,13 +2,11 @@
 
 use crate::driver::{Context, KeepAlive, RecordingId};
 use crate::error::{Error, Result};
+use crate::memory::sizes::{ALIGNMENT, round_up};
 use crate::tensor::storage::{Hold, Storage};
 use crate::tensor::{DType, Layout, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// What the addresses of temporaries are a multiple of.
-pub(crate) const ALIGNMENT: usize = 512;
 
 /// A region of the capture pool for one break, as large as its temporaries were together when it was captured. Temporaries lie one behind the other.
 /// The block is not held: the region is used between the break's inputs and its handoffs, and belongs to others before and after.
@@ -81,5 +79,5 @@ impl Scratch {
 
 /// What a temporary takes of the region.
 pub(crate) fn rounded(bytes: usize) -> Option<usize> {
-    bytes.max(1).checked_next_multiple_of(ALIGNMENT)
+    round_up(bytes, ALIGNMENT).ok()
 }

@@ -5,12 +5,13 @@ use crate::capture::breaks::options::{BreakKind, BreakOptions};
 use crate::capture::breaks::outputs::Outputs;
 use crate::capture::breaks::step::{BreakStep, Operation};
 use crate::capture::breaks::view::Break;
+use crate::capture::composite::PoolExecs;
 use crate::capture::composite::patched_part::{BodyParams, PatchedPart};
 use crate::capture::forward::allocator::Allocator;
 use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::{self, Scratch};
 use crate::error::{Error, Misuse, Result, TensorError};
-use crate::memory::trace::Role;
+use crate::memory::Role;
 use crate::pool::tracer::Tracer;
 use crate::tensor::padding::{check_landing, land};
 use crate::tensor::{DType, Location, Tensor};
@@ -129,7 +130,7 @@ impl<'env> Recorder<'env> {
 
     /// Records a patched break's body for the first time.
     fn add_patched(&self, step: BreakStep<'env>, region: Option<&Tensor>) -> Result<()> {
-        let body_stream = self.pool.recording_stream(&self.stream)?;
+        let body_stream = PoolExecs::of(&self.pool)?.body_stream(self.stream.context(), &self.stream)?;
         let scratch = Scratch::new(region, self.stream.context(), self.id, self.pool.retain_mapping());
         let (name, index) = (step.options.name.to_string(), step.index);
         let mut part = PatchedPart::new(step, scratch, self.id);

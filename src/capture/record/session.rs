@@ -75,7 +75,7 @@ impl<'p, 'env> Session<'p, 'env> {
     pub(crate) fn fail(mut self, error: Error, options: &CaptureOptions) -> Error {
         let position = self.recorder.position();
         let first_call = first_failure::get();
-        let pool_bytes = self.pool.bytes();
+        let usage = self.pool.arena_usage();
         let note = self.undo();
         let mut source = error;
         if let Error::OutOfMemory(error) = &mut source {
@@ -92,7 +92,7 @@ impl<'p, 'env> Session<'p, 'env> {
             segment: position.segment,
             operation: position.operation,
             first_call,
-            pool_bytes: tells_pool.then_some(PoolBytes { in_use: pool_bytes.0, reserved: pool_bytes.1 }),
+            pool_bytes: tells_pool.then_some(PoolBytes { in_use: usage.in_use, reserved: usage.reserved }),
             notes: note.into_iter().filter(|note| Some(*note) != first_call && Some(*note) != root).collect(),
             source: Box::new(source),
             hint: call.and_then(|call| hint(call.code())),

@@ -1,6 +1,6 @@
 //! What is asked of the planner, and what it answers.
 
-use crate::memory::allocator::ALIGNMENT;
+use crate::memory::sizes::ALIGNMENT;
 use std::time::Duration;
 
 /// A buffer to place: live over the half-open interval [begin, end). The unit of time is the caller's.

@@ -1,52 +1,77 @@
-//! Tests of the block arithmetic: single cases, properties against a brute-force model, and the footprint of captures.
+//! Tests of the allocator: single cases, properties against a brute-force model, and the footprint of captures.
 
 mod cases;
 mod footprint;
 mod model;
 mod properties;
 
-use super::allocator::{Block, Blocks, Growth, SlabId, StreamKey};
+use super::allocator::{Allocator, Block};
+use super::block_table::State;
+use super::ids::{BlockId, SlabId, StreamKey};
+use super::sizes::{SLAB_BYTES, round_up};
 
 const ONE: StreamKey = StreamKey(1);
 const TWO: StreamKey = StreamKey(2);
 
-/// Blocks with a source of slabs.
-struct Arena {
-    blocks: Blocks,
+/// An allocator with a source of slabs.
+struct Source {
+    allocator: Allocator,
     next: u64,
     /// Addresses left out between slabs.
     gap: u64,
 }
 
-impl Arena {
-    fn new(blocks: Blocks, gap: u64) -> Arena {
-        Arena { blocks, next: 1 << 32, gap }
+impl Source {
+    fn new(gap: u64) -> Source {
+        Source { allocator: Allocator::default(), next: 1 << 32, gap }
     }
 
     fn add_slab(&mut self, stream: StreamKey, bytes: usize) -> SlabId {
-        let slab = self.blocks.add_slab(stream, self.next, bytes).expect("the addresses are free");
+        let slab = self.allocator.add_slab(stream, self.next, bytes).expect("the addresses are free");
         self.next += bytes as u64 + self.gap;
         slab
     }
 
-    /// Plain best fit: a slab only where no free block holds the request.
+    /// A block, in a slab of its own where no free block holds the request.
     fn take(&mut self, stream: StreamKey, bytes: usize) -> Block {
-        if let Some(block) = self.blocks.allocate(stream, bytes) {
+        if let Some(block) = self.allocator.allocate(stream, bytes) {
             return block;
         }
-        let slab_bytes = self.blocks.slab_bytes_for(bytes).expect("not larger than memory");
-        self.add_slab(stream, slab_bytes);
-        self.blocks.allocate(stream, bytes).expect("the slab holds the request")
+        self.add_slab(stream, round_up(bytes, SLAB_BYTES).expect("not larger than memory"));
+        self.allocator.allocate(stream, bytes).expect("the slab holds the request")
     }
+}
 
-    /// As [`take`](Arena::take), but grows also where the pool would rather have a slab.
-    fn take_or_grow(&mut self, stream: StreamKey, bytes: usize) -> Block {
-        match self.blocks.growth_for(stream, bytes).expect("not larger than memory") {
-            Growth::Unneeded => {}
-            Growth::Preferred(slab_bytes) | Growth::Needed(slab_bytes) => {
-                self.add_slab(stream, slab_bytes);
+/// A block of a slab, free or live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Report {
+    address: u64,
+    bytes: usize,
+    slab: SlabId,
+    stream: StreamKey,
+    live: Option<BlockId>,
+}
+
+impl Allocator {
+    /// Every block by address, as the slabs' links tell.
+    fn snapshot(&self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        for (&address, &slab) in &self.slab_at {
+            assert_eq!(self.slabs[&slab].address, address);
+            let mut next = Some(self.slabs[&slab].first);
+            while let Some(index) = next {
+                let block = self.table.get(index);
+                next = block.after();
+                let id = BlockId { index, generation: block.generation };
+                let live = (block.state == State::Live).then_some(id);
+                reports.push(Report { address: block.address, bytes: block.bytes, slab, stream: block.stream, live });
             }
         }
-        self.blocks.allocate(stream, bytes).expect("a free block holds the request")
+        reports
+    }
+
+    /// The size of a live block.
+    fn bytes_of(&self, block: Block) -> usize {
+        self.live(block.id).expect("it is live").bytes
     }
 }

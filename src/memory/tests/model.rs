@@ -1,13 +1,20 @@
 //! The model: slabs and live blocks in plain lists, from which everything else is worked out anew, byte range by byte range.
 
-use super::{Block, SlabId, StreamKey};
-use crate::memory::allocator::{BlockState, Blocks};
+use super::{Allocator, Block, SlabId, StreamKey};
+use crate::memory::sizes::ALIGNMENT;
 
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) slabs: Vec<ModelSlab>,
-    pub(super) live: Vec<(Block, StreamKey)>,
-    pub(super) peak: usize,
+    pub(super) live: Vec<ModelBlock>,
+}
+
+/// A live block.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct ModelBlock {
+    pub(super) block: Block,
+    pub(super) bytes: usize,
+    pub(super) stream: StreamKey,
 }
 
 #[derive(Clone, Copy)]
@@ -25,7 +32,13 @@ pub(super) struct Range {
     pub(super) bytes: usize,
     pub(super) slab: SlabId,
     pub(super) stream: StreamKey,
-    pub(super) live: Option<Block>,
+    pub(super) live: Option<ModelBlock>,
+}
+
+impl ModelBlock {
+    fn end(&self) -> u64 {
+        self.block.address + self.bytes as u64
+    }
 }
 
 impl ModelSlab {
@@ -33,8 +46,8 @@ impl ModelSlab {
         self.address + self.bytes as u64
     }
 
-    pub(super) fn holds(&self, block: &Block) -> bool {
-        self.address <= block.address && block.address + block.bytes as u64 <= self.end()
+    pub(super) fn holds(&self, live: &ModelBlock) -> bool {
+        self.address <= live.block.address && live.end() <= self.end()
     }
 }
 
@@ -45,17 +58,16 @@ impl Model {
         slabs.sort_by_key(|slab| slab.address);
         let mut ranges = Vec::new();
         for slab in slabs {
-            let mut mine: Vec<Block> =
-                self.live.iter().map(|(block, _)| *block).filter(|block| slab.holds(block)).collect();
-            mine.sort_by_key(|block| block.address);
+            let mut mine: Vec<ModelBlock> = self.live.iter().copied().filter(|live| slab.holds(live)).collect();
+            mine.sort_by_key(|live| live.block.address);
             let range = |address, bytes, live| Range { address, bytes, slab: slab.id, stream: slab.stream, live };
             let mut at = slab.address;
-            for block in mine {
-                if block.address > at {
-                    ranges.push(range(at, (block.address - at) as usize, None));
+            for live in mine {
+                if live.block.address > at {
+                    ranges.push(range(at, (live.block.address - at) as usize, None));
                 }
-                ranges.push(range(block.address, block.bytes, Some(block)));
-                at = block.address + block.bytes as u64;
+                ranges.push(range(live.block.address, live.bytes, Some(live)));
+                at = live.end();
             }
             if at < slab.end() {
                 ranges.push(range(at, (slab.end() - at) as usize, None));
@@ -71,72 +83,47 @@ impl Model {
     }
 
     pub(super) fn is_free(&self, slab: &ModelSlab) -> bool {
-        !self.live.iter().any(|(block, _)| slab.holds(block))
+        !self.live.iter().any(|live| slab.holds(live))
     }
 
-    pub(super) fn in_use(&self) -> usize {
-        self.live.iter().map(|(block, _)| block.bytes).sum()
-    }
-
-    /// Compares everything the pool tells with the model.
-    pub(super) fn compare(&self, blocks: &Blocks) {
+    /// Compares everything the allocator tells with the model.
+    pub(super) fn compare(&self, allocator: &Allocator) {
         // No overlap: in the order of addresses, each live block ends before the next begins, and each lies in one slab of its stream.
         let mut sorted = self.live.clone();
-        sorted.sort_by_key(|(block, _)| block.address);
+        sorted.sort_by_key(|live| live.block.address);
         for pair in sorted.windows(2) {
-            assert!(pair[0].0.address + pair[0].0.bytes as u64 <= pair[1].0.address, "blocks overlap: {pair:?}");
+            assert!(pair[0].end() <= pair[1].block.address, "blocks overlap: {pair:?}");
         }
-        for (block, stream) in &self.live {
-            let slab = self.slabs.iter().find(|slab| slab.holds(block)).expect("a block lies in a slab");
-            assert_eq!(slab.stream, *stream, "of its own stream");
-            assert_eq!(block.address % blocks.options().alignment as u64, 0);
-            assert!(blocks.is_live(block.id));
+        for live in &self.live {
+            let slab = self.slabs.iter().find(|slab| slab.holds(live)).expect("a block lies in a slab");
+            assert_eq!(slab.stream, live.stream, "of its own stream");
+            assert_eq!(live.block.address % ALIGNMENT as u64, 0);
+            assert_eq!(allocator.bytes_of(live.block), live.bytes);
         }
 
         let ranges = self.ranges();
-        let told: Vec<Range> = blocks
-            .snapshot()
-            .iter()
-            .map(|report| Range {
-                address: report.address,
-                bytes: report.bytes,
-                slab: report.slab,
-                stream: report.stream,
-                live: match report.state {
-                    BlockState::Free => None,
-                    BlockState::Live { id, requested } => {
-                        Some(Block { id, address: report.address, bytes: report.bytes, requested })
-                    }
-                },
-            })
-            .collect();
-        assert_eq!(told, ranges, "the blocks tile the slabs, and free neighbours are joined");
-        assert_eq!(blocks.table.blocks(), ranges.len(), "no place is lost");
+        let told = allocator.snapshot();
+        let expected: Vec<_> =
+            ranges.iter().map(|range| (range.address, range.bytes, range.slab, range.stream)).collect();
+        let found: Vec<_> = told.iter().map(|told| (told.address, told.bytes, told.slab, told.stream)).collect();
+        assert_eq!(found, expected, "the blocks tile the slabs, and free neighbours are joined");
+        for (told, range) in told.iter().zip(&ranges) {
+            assert_eq!(told.live, range.live.map(|live| live.block.id));
+        }
+        assert_eq!(allocator.table.blocks(), ranges.len(), "no place is lost");
 
-        let stats = blocks.stats();
-        let free = || ranges.iter().filter(|range| range.live.is_none());
-        assert_eq!(stats.total.reserved, self.slabs.iter().map(|slab| slab.bytes).sum::<usize>());
-        assert_eq!((stats.total.in_use, stats.total.blocks_in_use), (self.in_use(), self.live.len()));
-        assert_eq!((stats.total.slabs, stats.total.peak), (self.slabs.len(), self.peak));
-        assert_eq!(stats.free, free().map(|range| range.bytes).sum::<usize>());
-        assert_eq!(stats.free + stats.total.in_use, stats.total.reserved);
-        assert_eq!(stats.free_blocks, free().count());
-        assert_eq!(stats.largest_free, free().map(|range| range.bytes).max().unwrap_or(0));
-        for (&stream, usage) in &stats.streams {
-            let mine = || self.live.iter().filter(|(_, key)| *key == stream);
-            let slabs = || self.slabs.iter().filter(|slab| slab.stream == stream);
-            assert_eq!(usage.in_use, mine().map(|(block, _)| block.bytes).sum::<usize>());
-            assert_eq!(usage.reserved, slabs().map(|slab| slab.bytes).sum::<usize>());
-            assert_eq!((usage.blocks_in_use, usage.slabs), (mine().count(), slabs().count()));
-            assert_eq!(*usage, blocks.stream_usage(stream));
-            let whole: Vec<SlabId> = slabs().filter(|slab| self.is_free(slab)).map(|slab| slab.id).collect();
-            assert_eq!(blocks.free_slabs(stream).collect::<Vec<_>>(), whole);
-            let listed: Vec<(usize, u64)> =
-                blocks.streams[&stream].free.iter().map(|free| (free.bytes, free.address)).collect();
-            let mut gaps: Vec<(usize, u64)> =
-                free().filter(|range| range.stream == stream).map(|range| (range.bytes, range.address)).collect();
+        let usage = allocator.usage();
+        assert_eq!(usage.reserved, self.slabs.iter().map(|slab| slab.bytes).sum::<usize>());
+        assert_eq!(usage.in_use, self.live.iter().map(|live| live.bytes).sum::<usize>());
+        assert_eq!(usage.blocks, self.live.len());
+        for (&stream, list) in &allocator.free {
+            let listed: Vec<(usize, u64)> = list.iter().map(|free| (free.bytes, free.address)).collect();
+            let gaps = ranges.iter().filter(|range| range.live.is_none() && range.stream == stream);
+            let mut gaps: Vec<(usize, u64)> = gaps.map(|range| (range.bytes, range.address)).collect();
             gaps.sort_unstable();
             assert_eq!(listed, gaps, "the free list is the gaps");
         }
+        let free: usize = allocator.free_ranges().map(|(_, bytes)| bytes).sum();
+        assert_eq!(free + usage.in_use, usage.reserved);
     }
 }

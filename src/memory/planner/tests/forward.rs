@@ -1,8 +1,8 @@
 //! A whole forward: what the planner is for.
 
 use super::{BufferSpec, SearchBudget, planned};
+use crate::memory::Trace;
 use crate::memory::planner::PlanOptions;
-use crate::memory::trace::Trace;
 
 /// An encoder of 32 layers, 4096 wide, with 13 buffers a layer, each given up after its last use.
 fn encoder(rows: usize) -> Trace {

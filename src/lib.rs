@@ -86,4 +86,4 @@ pub use prefill::{PrefillModel, PrefillRunner, RunnerOptions};
 #[doc(inline)]
 pub use sys::Driver;
 #[doc(inline)]
-pub use tensor::{DType, StaticInput, Tail, Tensor, scrub_padding_tail, slice_to_real_tokens, weak_ref};
+pub use tensor::{DType, StaticInput, TailRule, Tensor, scrub_padding_tail, slice_to_real_tokens, weak_ref};

@@ -33,8 +33,8 @@ impl Report {
         let mut replays: Vec<(usize, u64)> = Vec::new();
         let mut eager: Vec<(&'static str, u64)> = Vec::new();
         for stats in outcomes.iter().map(|outcome| &outcome.stats) {
-            stats.replays.iter().for_each(|(bucket, count)| add(&mut replays, *bucket, *count));
-            stats.eager.iter().for_each(|(kind, count)| add(&mut eager, kind.name(), *count));
+            stats.replays.iter().for_each(|one| add(&mut replays, one.bucket, one.replays));
+            stats.eager.iter().for_each(|one| add(&mut eager, one.reason.name(), one.batches));
         }
         let most = |pick: fn(&Outcome) -> f64| outcomes.iter().map(pick).fold(0.0, f64::max);
         Report {

@@ -82,6 +82,7 @@ impl TensorError {
             TensorError::OutOfRange { .. } => 604,
             TensorError::Location { .. } => 605,
             TensorError::TooManyRows { .. } => 606,
+            TensorError::UnfitTail { .. } => 607,
         }
     }
 }

@@ -55,6 +55,16 @@ pub enum TensorError {
         /// `device` or `host`.
         expected: &'static str,
     },
+    /// A rule for the padded tail of a static input that does not fit its element type.
+    #[error("static input {input} ({dtype}): {reason}")]
+    UnfitTail {
+        /// The input's name.
+        input: &'static str,
+        /// Its element type.
+        dtype: DType,
+        /// Why it does not fit.
+        reason: &'static str,
+    },
     /// More rows than there is room for. Nothing was copied.
     #[error(
         "static input {input}: {rows} rows, where there is room for {most}: run this batch eagerly, or capture a larger bucket"

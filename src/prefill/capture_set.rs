@@ -1,5 +1,6 @@
 //! The captures of a ladder, and which of them to drop for the sake of the bounds.
 
+use super::dispatch::CaptureState;
 use crate::capture::BreakableCapture;
 use crate::tensor::Tensor;
 
@@ -36,8 +37,12 @@ impl<'m> CaptureSet<'m> {
         self.captured.get(index).is_some_and(Option::is_some)
     }
 
-    pub(super) fn has_failed(&self, index: usize) -> bool {
-        self.failed.get(index).copied().unwrap_or(false)
+    pub(super) fn state(&self, index: usize) -> CaptureState {
+        match (self.has(index), self.failed.get(index)) {
+            (true, _) => CaptureState::Captured,
+            (false, Some(true)) => CaptureState::Failed,
+            _ => CaptureState::Missing,
+        }
     }
 
     pub(super) fn set_failed(&mut self, index: usize) {

@@ -1,324 +1,300 @@
-//! How the runner captures: warm-ups, the recording, one smoke replay; on all ranks or on none.
+//! How buckets are captured: warm-ups, the recording, smoke replays, within the bounds; on all ranks or on none.
 
-use super::capture_set::Captured;
+use super::agreement::{Agreement, Power};
+use super::capture_set::{CaptureSet, Captured};
+use super::dispatch::CaptureState;
 use super::error::PrefillError;
-use super::model::{Batch, InputData, PrefillModel};
-use super::options::{CaptureProgress, OnFailure};
-use super::ranks::RanksError;
-use super::runner::{Power, PrefillRunner};
-use super::spec::check_outputs;
-use crate::capture::{BreakableCapture, CaptureExecution, ReplayOptions, active_forward, eager};
+use super::forward::ModelForward;
+use super::ladder::{Bucket, Ladder};
+use super::model::{Batch, PrefillModel};
+use super::options::{CaptureProgress, OnFailure, Planning, RunnerOptions};
+use super::planning::{Failure, Plans};
+use super::stats::Counters;
+use crate::capture::{
+    BreakableCapture, CaptureExecution, CaptureOptions, GraphOptions, ReplayOptions, active_forward, eager,
+};
 use crate::driver::Stream;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::pool::CapturePool;
 use crate::tensor::Tensor;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+/// The captures of a runner, how they are made, and how many there may be.
+pub(super) struct Capturer<'m> {
+    set: CaptureSet<'m>,
+    plans: Plans,
+    planning: Planning,
+    warm_ups: usize,
+    graph: GraphOptions,
+    name: Option<String>,
+    max_captures: Option<usize>,
+    max_bytes: Option<usize>,
+    on_failure: OnFailure,
+}
+
+/// What capturing needs of the runner.
+pub(super) struct With<'r, 'm, M: PrefillModel> {
+    pub(super) forward: &'r mut ModelForward<'m, M>,
+    pub(super) pool: &'r CapturePool,
+    pub(super) agreement: &'r mut Agreement,
+    pub(super) counters: &'r mut Counters,
+    /// Rows of the largest bucket.
+    pub(super) largest: usize,
+}
+
 /// What one rank has made of a bucket.
-pub(super) struct Made<'m> {
-    pub(super) captured: Captured<'m>,
+struct Made<'m> {
+    captured: Captured<'m>,
     pool_bytes: usize,
 }
 
-impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
-    /// Captures all buckets that are not captured yet, largest first, up to the bounds; smaller ones then fit into the memory of larger ones. Tells
-    /// `progress` of each. Where the runner is off, on any rank, nothing is done.
-    ///
-    /// # Errors
-    /// [`Error::Capture`](crate::Error::Capture) with bucket and segment, or what the model returns, when a capture fails: then all captures are
-    /// dropped and every batch runs eagerly, on all ranks, unless [`OnFailure::KeepOthers`] was asked for, by which the other buckets are still
-    /// captured and the first error is returned. [`PrefillError::OtherRankFailed`] and [`PrefillError::RecordingsDiffer`] where this rank was not
-    /// the one that failed. A panic of the model goes on after the other ranks were told.
-    pub fn capture_all(&mut self, stream: &Stream, mut progress: impl FnMut(&CaptureProgress)) -> Result<()> {
-        if !self.all_on()? {
-            return Ok(());
+impl<'m> Capturer<'m> {
+    pub(super) fn new(options: &RunnerOptions) -> Capturer<'m> {
+        let buckets = options.ladder.buckets().len();
+        Capturer {
+            set: CaptureSet::new(buckets),
+            plans: Plans::new(buckets),
+            planning: options.planning,
+            warm_ups: options.warm_ups,
+            graph: options.graph,
+            name: options.name.clone(),
+            max_captures: options.max_captures,
+            max_bytes: options.max_bytes,
+            on_failure: options.on_failure,
         }
-        let todo = self.not_captured();
-        self.trace_all(stream, &todo);
-        let of = todo.len();
-        let mut first_error = None;
-        for (done, index) in todo.into_iter().enumerate() {
-            match self.capture_bucket(stream, index, None) {
-                Ok(one) => progress(&CaptureProgress { done: done + 1, of, ..one }),
-                Err(error) if self.power == Power::On => {
-                    first_error.get_or_insert(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        first_error.map_or(Ok(()), Err)
     }
 
-    /// Captures one bucket that is not captured yet, the largest: for engines that capture between batches. `None` where none is left, the bounds
-    /// are reached, or the runner is off on any rank.
-    ///
-    /// # Errors
-    /// As for [`capture_all`](PrefillRunner::capture_all).
-    pub fn capture_next(&mut self, stream: &Stream) -> Result<Option<CaptureProgress>> {
-        if !self.all_on()? {
-            return Ok(None);
-        }
-        match self.not_captured().first() {
-            Some(&index) => {
-                self.trace_all(stream, &[index]);
-                self.capture_bucket(stream, index, None).map(Some)
-            }
-            None => Ok(None),
-        }
+    pub(super) fn set(&self) -> &CaptureSet<'m> {
+        &self.set
+    }
+
+    pub(super) fn plans(&self) -> &Plans {
+        &self.plans
+    }
+
+    /// The capture of a bucket, as the one used last.
+    pub(super) fn use_now(&mut self, bucket: Bucket) -> Option<&mut Captured<'m>> {
+        self.set.use_now(bucket.index)
+    }
+
+    /// How many buckets' execs there will be, of those of a ladder.
+    pub(super) fn execs_of(&self, buckets: usize) -> usize {
+        if self.graph.share_execs { 1 } else { buckets }
+    }
+
+    /// Drops all captures, and forgets what failed.
+    pub(super) fn clear(&mut self) {
+        self.set.clear();
+    }
+
+    /// Drops all captures and plans: another forward is captured from now on.
+    pub(super) fn start_anew(&mut self) {
+        self.set.clear();
+        self.plans.clear();
     }
 
     /// Buckets that are neither captured nor failed, largest first, as many as the bound on captures leaves room for.
-    fn not_captured(&self) -> Vec<usize> {
-        let room = self.options.max_captures.map_or(usize::MAX, |most| most.saturating_sub(self.store.live()));
-        let open = |index: &usize| !self.store.has(*index) && !self.store.has_failed(*index);
-        (0..self.buckets().len()).rev().filter(open).take(room).collect()
+    pub(super) fn not_captured(&self, ladder: &Ladder) -> Vec<Bucket> {
+        let room = self.max_captures.map_or(usize::MAX, |most| most.saturating_sub(self.set.live()));
+        let missing = |bucket: &Bucket| self.set.state(bucket.index) == CaptureState::Missing;
+        ladder.descending().filter(missing).take(room).collect()
+    }
+
+    /// Traces these buckets and plans their blocks, up to the first that fails, which will be told in its turn.
+    pub(super) fn trace_all<M: PrefillModel>(
+        &mut self,
+        with: &mut With<'_, 'm, M>,
+        stream: &Stream,
+        buckets: &[Bucket],
+    ) {
+        if self.planning == Planning::Online || self.warm_ups == 0 {
+            return;
+        }
+        for &bucket in buckets {
+            if self.plans.has(bucket) {
+                continue;
+            }
+            let failure = match catch_unwind(AssertUnwindSafe(|| self.trace(with, stream, bucket))) {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => Failure::Error(error),
+                Err(panic) => Failure::Panic(panic),
+            };
+            self.plans.set_failure(bucket, failure);
+            return;
+        }
+    }
+
+    /// Traces a bucket and plans its blocks, unless that was done.
+    ///
+    /// # Errors
+    /// What the model, the planner and the driver return.
+    pub(super) fn trace<M: PrefillModel>(
+        &mut self,
+        with: &mut With<'_, 'm, M>,
+        stream: &Stream,
+        bucket: Bucket,
+    ) -> Result<()> {
+        if self.plans.has(bucket) {
+            return Ok(());
+        }
+        self.plans.trace(with.forward, with.pool, stream, bucket, with.largest)
     }
 
     /// Captures a bucket on all ranks, with a dummy batch, or with the batch that needs it first.
-    pub(super) fn capture_bucket(
+    pub(super) fn capture<M: PrefillModel>(
         &mut self,
+        with: &mut With<'_, 'm, M>,
         stream: &Stream,
-        index: usize,
+        bucket: Bucket,
         batch: Option<&Batch<'_, M::Context>>,
-    ) -> Result<CaptureProgress> {
-        let bucket = self.buckets()[index];
+    ) -> Result<CaptureProgress, Failure> {
         let started = Instant::now();
-        if let Some(most) = self.options.max_captures {
+        if let Some(most) = self.max_captures {
             // A bound of zero is a bound of one: the batch that runs has to be captured somewhere.
-            while self.store.live() >= most.max(1) && self.store.evict(None) {
-                self.counters.totals.evicted += 1;
+            while self.set.live() >= most.max(1) && self.set.evict(None) {
+                with.counters.evicted();
             }
         }
         // Whatever the model does, the other ranks must not wait.
-        let made = catch_unwind(AssertUnwindSafe(|| self.make(stream, index, bucket, batch)));
+        let made = catch_unwind(AssertUnwindSafe(|| self.make(with, stream, bucket, batch)));
         let took = started.elapsed();
-        self.counters.totals.capturing += took;
+        with.counters.captured_for(took);
         let own = made.as_ref().ok().and_then(|made| made.as_ref().ok());
-        let agreed = self.agree_on(bucket, own.map(|made| made.captured.capture.fingerprint()));
-        let error = match (made, agreed) {
+        let fingerprint = own.map(|made| made.captured.capture.fingerprint());
+        let agreed = with.agreement.expect_captured(bucket.rows, fingerprint);
+        let failure = match (made, agreed) {
             (Ok(Ok(made)), Ok(())) => {
                 let Made { captured, pool_bytes } = made;
                 let bytes = pool_bytes + captured.exec_bytes;
-                self.store.put(index, captured);
-                match self.keep_to_budget(index, bucket) {
+                self.set.put(bucket.index, captured);
+                match self.keep_to_budget(with, bucket) {
                     Ok(()) => {
-                        self.counters.totals.captured += 1;
-                        return Ok(CaptureProgress { bucket, done: 1, of: 1, bytes, pool_bytes, took });
+                        with.counters.captured();
+                        return Ok(CaptureProgress { bucket: bucket.rows, done: 1, of: 1, bytes, pool_bytes, took });
                     }
-                    Err(error) => error,
+                    Err(error) => Failure::Error(error),
                 }
             }
-            (Ok(Ok(_)), Err(error)) | (Ok(Err(error)), _) => error,
-            (Err(panic), _) => {
-                self.give_up(index, bucket);
-                resume_unwind(panic);
-            }
+            (Ok(Ok(_)), Err(error)) | (Ok(Err(error)), _) => Failure::Error(error),
+            (Err(panic), _) => Failure::Panic(panic),
         };
-        self.give_up(index, bucket);
-        Err(error)
+        self.give_up(with, bucket);
+        Err(failure)
     }
 
-    /// This rank's part.
-    pub(super) fn make(
-        &mut self,
-        stream: &Stream,
-        index: usize,
-        bucket: usize,
-        batch: Option<&Batch<'_, M::Context>>,
-    ) -> Result<Made<'m>> {
-        self.context.expect_same(stream.context(), "stream")?;
-        self.plans.fail(index)?;
-        self.make_inputs(stream, bucket)?;
-        let dummy;
-        let (context, feeds, rows) = match batch {
-            Some(batch) => (batch.context, Some(batch.inputs), batch.rows),
-            None => {
-                dummy = self.model.dummy(stream, bucket)?;
-                (&dummy, None, 0)
-            }
-        };
-        let inputs = self.fill_inputs(stream, feeds, rows, bucket)?;
-        let result = active_forward(context, || self.record(stream, index, bucket, &inputs, batch.is_some()));
-        if result.is_err() && batch.is_none() {
-            // The dummy's memory goes now; warm-ups may still read it.
-            let _ = stream.settle();
+    /// What becomes of the rest when a capture failed, on all ranks alike.
+    fn give_up<M: PrefillModel>(&mut self, with: &mut With<'_, 'm, M>, bucket: Bucket) {
+        with.counters.failed();
+        self.set.remove(bucket.index);
+        if with.agreement.power() == Power::Alone {
+            return;
         }
-        result
-    }
-
-    /// The static inputs of a bucket, filled.
-    pub(super) fn fill_inputs(
-        &mut self,
-        stream: &Stream,
-        feeds: Option<&[InputData<'_>]>,
-        rows: usize,
-        bucket: usize,
-    ) -> Result<Vec<Tensor>> {
-        let Some(inputs) = &mut self.inputs else { return Err(PrefillError::NotCaptured { bucket }.into()) };
-        inputs.fill(&self.declared, stream, feeds, rows, bucket)?;
-        Ok(inputs.for_rows(&self.declared, bucket))
-    }
-
-    /// Warm-ups, the recording, and smoke replays. A batch that captures at first use is replayed by its caller anyway.
-    fn record(
-        &self,
-        stream: &Stream,
-        index: usize,
-        bucket: usize,
-        inputs: &[Tensor],
-        run_through: bool,
-    ) -> Result<Made<'m>> {
-        let model = self.model;
-        let before = self.pool.handle().arena_usage().reserved;
-        let plan = self.plan_for(index)?;
-        // A run that was traced was a warm-up.
-        let warm_ups = self.options.warm_ups.saturating_sub(usize::from(plan.is_some()));
-        for _ in 0..warm_ups {
-            let outputs = eager(&self.pool, stream, |scope| model.forward(scope, inputs))?;
-            check_outputs(&self.outputs, &outputs, bucket)?;
-        }
-        stream.synchronize()?;
-        let reserved = self.pool.handle().arena_usage().reserved;
-        let free = self.context.memory_info()?.free;
-        let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
-        let mut options = self.options.capture.clone().bucket(bucket).execution(execution);
-        (options.stream, options.plan) = (None, plan);
-        let mut capture = BreakableCapture::with_options(&self.pool, options)?;
-        let outputs = capture.record(stream, |scope| {
-            let outputs = model.forward(scope, inputs)?;
-            check_outputs(&self.outputs, &outputs, bucket)?;
-            Ok(outputs)
-        })?;
-        let outputs = outputs.iter().map(|output| output.unheld(self.pool.handle().retain_mapping())).collect();
-        if !run_through {
-            let _ = capture.replay(stream)?;
-            if capture.patch_stats().execs > 0 && bucket > 1 {
-                // Bodies that scrub padding have other nodes: no batch is the first to need an exec for them.
-                let _ = capture.replay_with(stream, ReplayOptions::default().valid_rows(bucket - 1))?;
-            }
-            stream.synchronize()?;
-        }
-        let taken = free.saturating_sub(self.context.memory_info()?.free);
-        let now = self.pool.handle().arena_usage().reserved;
-        let captured = Captured::new(capture, outputs, taken.saturating_sub(now.saturating_sub(reserved)));
-        let pool_bytes = now.saturating_sub(before);
-        Ok(Made { captured, pool_bytes })
-    }
-
-    /// Whether every rank has captured the bucket, and the same list. `own`: this rank's.
-    fn agree_on(&mut self, bucket: usize, own: Option<u64>) -> Result<()> {
-        let ranks = &self.options.ranks;
-        if ranks.size() == 1 {
-            return Ok(());
-        }
-        let agreed = ranks.all(own.is_some()).and_then(|all| match own {
-            Some(hash) if all => Ok((true, equal(&**ranks, hash)?)),
-            _ => Ok((false, true)),
-        });
-        match agreed {
-            Ok((true, true)) => Ok(()),
-            Ok((true, false)) => Err(PrefillError::RecordingsDiffer { bucket }.into()),
-            Ok((false, _)) => Err(PrefillError::OtherRankFailed { bucket }.into()),
-            Err(error) => {
-                self.give_up_ranks(error.clone());
-                Err(error.into())
-            }
+        match self.on_failure {
+            OnFailure::KeepOthers => self.set.set_failed(bucket.index),
+            OnFailure::RunEagerly => with.agreement.fail(bucket.rows),
         }
     }
 
     /// Drops captures that were not used of late until all fit into the bound on bytes, on every rank the same.
-    fn keep_to_budget(&mut self, newest: usize, bucket: usize) -> Result<()> {
-        let Some(limit) = self.options.max_bytes else { return Ok(()) };
+    fn keep_to_budget<M: PrefillModel>(&mut self, with: &mut With<'_, 'm, M>, newest: Bucket) -> Result<()> {
+        let Some(limit) = self.max_bytes else { return Ok(()) };
         loop {
-            let bytes = self.pool.handle().arena_usage().reserved + self.store.exec_bytes();
-            let fits = match self.options.ranks.all(bytes <= limit) {
-                Ok(fits) => fits,
-                Err(error) => {
-                    self.give_up_ranks(error.clone());
-                    return Err(error.into());
-                }
-            };
-            if fits {
+            let bytes = with.pool.handle().arena_usage().reserved + self.set.exec_bytes();
+            if with.agreement.all(bytes <= limit)? {
                 return Ok(());
             }
-            if !self.store.evict(Some(newest)) {
-                return Err(PrefillError::OverBudget { bucket, bytes, limit }.into());
+            if !self.set.evict(Some(newest.index)) {
+                return Err(PrefillError::OverBudget { bucket: newest.rows, bytes, limit }.into());
             }
-            self.counters.totals.evicted += 1;
+            with.counters.evicted();
         }
     }
 
-    /// What becomes of the rest when a capture failed, on all ranks alike.
-    fn give_up(&mut self, index: usize, bucket: usize) {
-        self.counters.totals.failed += 1;
-        self.store.remove(index);
-        if self.power == Power::Alone {
-            return;
+    /// The device memory of a bucket's execs: of its capture, or of one that is made for it and dropped.
+    ///
+    /// # Errors
+    /// What the model and the driver return.
+    pub(super) fn exec_bytes<M: PrefillModel>(
+        &mut self,
+        with: &mut With<'_, 'm, M>,
+        stream: &Stream,
+        bucket: Bucket,
+    ) -> Result<usize> {
+        match self.set.get(bucket.index) {
+            Some(captured) => Ok(captured.exec_bytes),
+            None => Ok(self.make(with, stream, bucket, None)?.captured.exec_bytes),
         }
-        match self.options.on_failure {
-            OnFailure::KeepOthers => self.store.set_failed(index),
-            OnFailure::RunEagerly => {
-                log::error!("the capture of bucket {bucket} failed on some rank: every batch runs eagerly from now on");
-                self.power = Power::Failed { bucket };
-                if let Err(error) = self.free() {
-                    log::warn!("the capture pool keeps its memory: {error}");
-                }
+    }
+
+    /// This rank's part.
+    fn make<M: PrefillModel>(
+        &mut self,
+        with: &mut With<'_, 'm, M>,
+        stream: &Stream,
+        bucket: Bucket,
+        batch: Option<&Batch<'_, M::Context>>,
+    ) -> Result<Made<'m>> {
+        with.forward.context().expect_same(stream.context(), "stream")?;
+        self.plans.take_failure(bucket)?;
+        with.forward.make_inputs(stream, with.largest)?;
+        let dummy;
+        let (context, data, rows) = match batch {
+            Some(batch) => (batch.context, Some(batch.inputs), batch.rows),
+            None => {
+                dummy = with.forward.model().dummy(stream, bucket.rows)?;
+                (&dummy, None, 0)
             }
+        };
+        let inputs = with.forward.filled(stream, data, rows, bucket.rows)?;
+        let (forward, pool) = (&*with.forward, with.pool);
+        let made = active_forward(context, || self.record(forward, pool, stream, bucket, &inputs, batch.is_some()));
+        if made.is_err() && batch.is_none() {
+            // The dummy's memory goes now; warm-ups may still read it.
+            let _ = stream.settle();
         }
+        made
     }
 
-    /// The ranks can't reach each other: none can know what the others do, so this one runs eagerly from now on.
-    pub(super) fn give_up_ranks(&mut self, error: RanksError) {
-        log::error!("{error}: every batch runs eagerly from now on");
-        self.power = Power::Alone;
-        self.failure = Some(error.into());
-        if let Err(error) = self.free() {
-            log::warn!("the capture pool keeps its memory: {error}");
+    /// Warm-ups, the recording, and smoke replays. A batch that captures at first use is replayed by its caller anyway.
+    fn record<M: PrefillModel>(
+        &self,
+        forward: &ModelForward<'m, M>,
+        pool: &CapturePool,
+        stream: &Stream,
+        bucket: Bucket,
+        inputs: &[Tensor],
+        run_through: bool,
+    ) -> Result<Made<'m>> {
+        let rows = bucket.rows;
+        let reserved = || pool.handle().arena_usage().reserved;
+        let free = || -> Result<usize, Error> { Ok(forward.context().memory_info()?.free) };
+        let before = reserved();
+        let plan = self.plans.take_for(bucket, pool)?;
+        // A run that was traced was a warm-up.
+        let warm_ups = self.warm_ups.saturating_sub(usize::from(plan.is_some()));
+        for _ in 0..warm_ups {
+            drop(eager(pool, stream, |scope| forward.run(scope, inputs, rows))?);
         }
-    }
-
-    /// Drops captures and inputs, and gives back what the pool has.
-    pub(super) fn free(&mut self) -> Result<()> {
-        self.store.clear();
-        self.inputs = None;
-        if self.owns_pool { self.pool.trim() } else { Ok(()) }
-    }
-
-    fn all_on(&mut self) -> Result<bool> {
-        match self.power {
-            Power::Failed { .. } | Power::Alone => return Err(PrefillError::TurnedOff.into()),
-            Power::On | Power::Off => {}
-        }
-        match self.options.ranks.all(self.power == Power::On) {
-            Ok(on) => Ok(on),
-            Err(error) => {
-                self.give_up_ranks(error.clone());
-                Err(error.into())
+        stream.synchronize()?;
+        let (reserved_before, free_before) = (reserved(), free()?);
+        let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
+        let mut options = CaptureOptions::default().bucket(rows).execution(execution).graph(self.graph);
+        (options.name, options.plan) = (self.name.clone(), plan);
+        let mut capture = BreakableCapture::with_options(pool, options)?;
+        let outputs = capture.record(stream, |scope| forward.run(scope, inputs, rows))?;
+        let outputs = outputs.iter().map(|output| output.unheld(pool.handle().retain_mapping())).collect();
+        if !run_through {
+            let _ = capture.replay(stream)?;
+            if capture.patch_stats().execs > 0 && rows > 1 {
+                // Bodies that scrub padding have other nodes: no batch is the first to need an exec for them.
+                let _ = capture.replay_with(stream, ReplayOptions::default().valid_rows(rows - 1))?;
             }
+            stream.synchronize()?;
         }
+        let taken = free_before.saturating_sub(free()?);
+        let now = reserved();
+        let captured = Captured::new(capture, outputs, taken.saturating_sub(now.saturating_sub(reserved_before)));
+        Ok(Made { captured, pool_bytes: now.saturating_sub(before) })
     }
-
-    /// That all ranks' runners were made alike.
-    pub(super) fn expect_equal_ranks(&self) -> Result<()> {
-        let options = &self.options;
-        if options.ranks.size() == 1 {
-            return Ok(());
-        }
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut add = |number: u64| hash = (hash ^ number).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
-        options.ladder.buckets().iter().for_each(|bucket| add(*bucket as u64));
-        add(options.when as u64);
-        add(options.on_failure as u64);
-        add(options.max_captures.map_or(u64::MAX, |most| most as u64));
-        add(options.max_bytes.map_or(u64::MAX, |most| most as u64));
-        add(options.padding_limit.map_or(u64::MAX, f64::to_bits));
-        if equal(&*options.ranks, hash)? { Ok(()) } else { Err(PrefillError::RunnersDiffer.into()) }
-    }
-}
-
-/// Whether every rank has the same number: the largest is then also the smallest.
-fn equal(ranks: &dyn super::ranks::Ranks, number: u64) -> Result<bool, RanksError> {
-    let largest = ranks.max(number)?;
-    let smallest = !ranks.max(!number)?;
-    Ok(largest == smallest)
 }

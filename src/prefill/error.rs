@@ -1,7 +1,6 @@
 //! What can go wrong in the runner beside what the layers below it report.
 
 use super::ranks::RanksError;
-use crate::tensor::DType;
 
 /// What can go wrong in the runner beside what the layers below it report.
 #[derive(Debug, thiserror::Error)]
@@ -14,16 +13,6 @@ pub enum PrefillError {
     NoTailRule {
         /// The input.
         input: &'static str,
-    },
-    /// A tail rule that does not fit its input.
-    #[error("input {input} ({dtype}): {reason}")]
-    UnfitTail {
-        /// The input.
-        input: &'static str,
-        /// Its element type.
-        dtype: DType,
-        /// Why it does not fit.
-        reason: &'static str,
     },
     /// A batch gives another number of inputs than the model declares. Nothing was copied.
     #[error("the batch gives {got} inputs, the model declares {expected}")]

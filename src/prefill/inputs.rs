@@ -3,11 +3,12 @@
 
 use super::error::PrefillError;
 use super::model::InputData;
-use super::spec::{InputSpec, LeadingDim, Pattern};
+use super::spec::{InputSpec, LeadingDim};
+use crate::driver::stream_order::StreamOrder;
 use crate::driver::{Context, Event, PinnedBuffer, Stream};
 use crate::error::{Misuse, Result};
 use crate::pool::PoolHandle;
-use crate::tensor::Tensor;
+use crate::tensor::{TailPattern, Tensor};
 use std::sync::Arc;
 
 /// Where inputs start in the staging, in bytes.
@@ -18,7 +19,7 @@ const SLOTS: usize = 2;
 /// A model's declared inputs, checked.
 pub(super) struct Declared {
     specs: Vec<InputSpec>,
-    tails: Vec<Option<Pattern>>,
+    tails: Vec<Option<TailPattern>>,
 }
 
 /// The buffers.
@@ -30,9 +31,8 @@ pub(super) struct Inputs {
     starts: Vec<usize>,
     slots: [Slot; SLOTS],
     next: usize,
-    /// The stream of the last batch, which may still read the buffers.
-    last: Option<Stream>,
-    order: Event,
+    /// The streams of batches, of which the last may still read the buffers.
+    order: StreamOrder,
 }
 
 struct Slot {
@@ -43,8 +43,8 @@ struct Slot {
 }
 
 impl Declared {
-    pub(super) fn new(specs: Vec<InputSpec>) -> Result<Declared, PrefillError> {
-        let tails = specs.iter().map(InputSpec::tail_element).collect::<Result<_, _>>()?;
+    pub(super) fn new(specs: Vec<InputSpec>) -> Result<Declared> {
+        let tails = specs.iter().map(InputSpec::tail_pattern).collect::<Result<_>>()?;
         Ok(Declared { specs, tails })
     }
 
@@ -53,13 +53,13 @@ impl Declared {
     }
 
     /// Whether a batch gives what was declared. Nothing is allocated but for the error.
-    pub(super) fn check(&self, context: &Context, feeds: &[InputData<'_>], rows: usize) -> Result<()> {
-        if feeds.len() != self.specs.len() {
-            return Err(PrefillError::InputCount { expected: self.specs.len(), got: feeds.len() }.into());
+    pub(super) fn check(&self, context: &Context, data: &[InputData<'_>], rows: usize) -> Result<()> {
+        if data.len() != self.specs.len() {
+            return Err(PrefillError::InputCount { expected: self.specs.len(), got: data.len() }.into());
         }
-        for (spec, feed) in self.specs.iter().zip(feeds) {
-            let fits = match feed {
-                InputData::Host(feed) => feed.dtype == spec.dtype && feed.bytes.len() == real_bytes(spec, rows),
+        for (spec, one) in self.specs.iter().zip(data) {
+            let fits = match one {
+                InputData::Host(host) => host.dtype == spec.dtype && host.bytes.len() == valid_bytes(spec, rows),
                 InputData::Device(tensor) => {
                     tensor.expect_on(context, "input")?;
                     let lead = spec.leading == LeadingDim::Rows;
@@ -71,8 +71,8 @@ impl Declared {
                 }
             };
             if !fits {
-                let got = match feed {
-                    InputData::Host(feed) => format!("{} bytes of {}", feed.bytes.len(), feed.dtype),
+                let got = match one {
+                    InputData::Host(host) => format!("{} bytes of {}", host.bytes.len(), host.dtype),
                     InputData::Device(tensor) => format!("{} {}", tensor.dtype(), tensor.layout()),
                 };
                 let expected = format!("{} {:?}, row-major", spec.dtype, spec.shape_of(rows));
@@ -82,22 +82,22 @@ impl Declared {
         Ok(())
     }
 
-    /// Tensors of just the batch's rows, for a batch that has no room in the static ones. The feeds are checked.
+    /// Tensors of just the batch's rows, for a batch that has no room in the static ones. The data is checked.
     pub(super) fn temporary(
         &self,
         pool: &PoolHandle,
         stream: &Stream,
-        feeds: &[InputData<'_>],
+        data: &[InputData<'_>],
         rows: usize,
     ) -> Result<Vec<Tensor>> {
         let mut tensors = Vec::with_capacity(self.specs.len());
-        for (spec, feed) in self.specs.iter().zip(feeds) {
-            tensors.push(match feed {
+        for (spec, one) in self.specs.iter().zip(data) {
+            tensors.push(match one {
                 InputData::Device(tensor) => (*tensor).clone(),
-                InputData::Host(feed) => {
+                InputData::Host(host) => {
                     let tensor = pool.temporary(stream, spec.dtype, &spec.shape_of(rows))?;
-                    // SAFETY: the tensor was made for as many bytes as the checked feed has.
-                    unsafe { stream.copy_host_to_device(tensor.address(), feed.bytes)? };
+                    // SAFETY: the tensor was made for as many bytes as the checked data has.
+                    unsafe { stream.copy_host_to_device(tensor.address(), host.bytes)? };
                     tensor
                 }
             });
@@ -123,15 +123,10 @@ impl Inputs {
             Ok(Slot { staging, done: Event::new(context)?, used: false })
         };
         let slots = [slot()?, slot()?];
-        Ok(Inputs {
-            tensors,
-            capacity,
-            starts,
-            slots,
-            next: 0,
-            last: Some(stream.clone()),
-            order: Event::new(context)?,
-        })
+        let mut order = StreamOrder::new(Event::new(context)?);
+        // The zeros are on it.
+        order.follow(stream)?;
+        Ok(Inputs { tensors, capacity, starts, slots, next: 0, order })
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -157,23 +152,17 @@ impl Inputs {
     }
 
     /// Writes a batch's valid rows, and its tail up to the bucket as declared, in the stream's order and after whatever still reads the buffers. The
-    /// feeds are checked, or absent: then all rows are tail, and fixed inputs are left as they are.
+    /// data is checked, or absent: then all rows are tail, and fixed inputs are left as they are.
     pub(super) fn fill(
         &mut self,
         declared: &Declared,
         stream: &Stream,
-        feeds: Option<&[InputData<'_>]>,
+        data: Option<&[InputData<'_>]>,
         rows: usize,
         bucket: usize,
     ) -> Result<()> {
         debug_assert!(rows <= bucket && bucket <= self.capacity);
-        if self.last.as_ref() != Some(stream) {
-            if let Some(last) = &self.last {
-                self.order.record(last)?;
-                stream.wait(&self.order)?;
-            }
-            self.last = Some(stream.clone());
-        }
+        drop(self.order.follow(stream)?);
         let slot = &mut self.slots[self.next];
         if slot.used {
             slot.done.synchronize()?;
@@ -185,17 +174,17 @@ impl Inputs {
         };
         let memory = staging.as_mut_slice();
         for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
-            let (real, padded) = extent(spec, feeds.is_some(), rows, bucket);
+            let (valid, padded) = extent(spec, data.is_some(), rows, bucket);
             let place = &mut memory[self.starts[at]..][..padded];
-            if let Some(InputData::Host(feed)) = feeds.map(|feeds| &feeds[at]) {
-                place[..real].copy_from_slice(feed.bytes);
+            if let Some(InputData::Host(host)) = data.map(|data| &data[at]) {
+                place[..valid].copy_from_slice(host.bytes);
             }
             if let Some(tail) = tail {
-                tail.repeat(&mut place[real..]);
+                tail.repeat(&mut place[valid..]);
             }
         }
         let staging = self.slots[self.next].staging.clone();
-        let copied = self.copy(declared, stream, feeds, rows, bucket, &staging);
+        let copied = self.copy(declared, stream, data, rows, bucket, &staging);
         drop(staging);
         let slot = &mut self.slots[self.next];
         match copied.and_then(|()| slot.done.record(stream)) {
@@ -214,22 +203,22 @@ impl Inputs {
         &self,
         declared: &Declared,
         stream: &Stream,
-        feeds: Option<&[InputData<'_>]>,
+        data: Option<&[InputData<'_>]>,
         rows: usize,
         bucket: usize,
         staging: &Arc<PinnedBuffer>,
     ) -> Result<()> {
         for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
             let to = self.tensors[at].address();
-            let (real, padded) = extent(spec, feeds.is_some(), rows, bucket);
-            let end = if tail.is_some() { padded } else { real };
-            let begin = match feeds.map(|feeds| &feeds[at]) {
+            let (valid, padded) = extent(spec, data.is_some(), rows, bucket);
+            let end = if tail.is_some() { padded } else { valid };
+            let begin = match data.map(|data| &data[at]) {
                 Some(InputData::Device(tensor)) => {
                     if tensor.address() != to {
-                        // SAFETY: the feed was checked to have these bytes, the buffer has room for the bucket.
-                        unsafe { stream.copy_device_to_device(to, tensor.address(), real)? };
+                        // SAFETY: the data was checked to have these bytes, the buffer has room for the bucket.
+                        unsafe { stream.copy_device_to_device(to, tensor.address(), valid)? };
                     }
-                    real
+                    valid
                 }
                 _ => 0,
             };
@@ -244,7 +233,7 @@ impl Inputs {
 impl Drop for Inputs {
     /// Waits for copies that are on their way, as their staging goes.
     fn drop(&mut self) {
-        if let Some(last) = &self.last
+        if let Some(last) = self.order.last()
             && let Err(error) = last.settle()
         {
             last.context().report_in_drop("static inputs", &error);
@@ -253,18 +242,18 @@ impl Drop for Inputs {
 }
 
 /// Bytes of an input in a batch of this many rows.
-fn real_bytes(spec: &InputSpec, rows: usize) -> usize {
+fn valid_bytes(spec: &InputSpec, rows: usize) -> usize {
     match spec.leading {
         LeadingDim::Rows => rows * spec.unit_bytes(),
         LeadingDim::Fixed => spec.unit_bytes(),
     }
 }
 
-/// Bytes of the valid rows and of the bucket's. Without feeds there are no valid rows, and fixed inputs are left as they are.
-fn extent(spec: &InputSpec, fed: bool, rows: usize, bucket: usize) -> (usize, usize) {
-    match (fed, spec.leading) {
-        (true, _) => (real_bytes(spec, rows), real_bytes(spec, bucket)),
+/// Bytes of the valid rows and of the bucket's. Without data there are no valid rows, and fixed inputs are left as they are.
+fn extent(spec: &InputSpec, has_data: bool, rows: usize, bucket: usize) -> (usize, usize) {
+    match (has_data, spec.leading) {
+        (true, _) => (valid_bytes(spec, rows), valid_bytes(spec, bucket)),
         (false, LeadingDim::Fixed) => (0, 0),
-        (false, LeadingDim::Rows) => (0, real_bytes(spec, bucket)),
+        (false, LeadingDim::Rows) => (0, valid_bytes(spec, bucket)),
     }
 }

@@ -58,6 +58,14 @@ pub struct LadderReport {
     pub worst_padding: f64,
 }
 
+/// A bucket of a ladder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bucket {
+    /// Its place in the ladder.
+    pub(super) index: usize,
+    pub(super) rows: usize,
+}
+
 /// Steps are this long at least, and this long at most.
 const SHORTEST: usize = 16;
 const LONGEST: usize = 512;
@@ -100,8 +108,27 @@ impl Ladder {
 
     /// The smallest bucket that holds a batch of this many rows.
     pub fn bucket_for(&self, rows: usize) -> Option<usize> {
-        let at = self.buckets.partition_point(|&bucket| bucket < rows);
-        self.buckets.get(at).copied()
+        self.find(rows).map(|bucket| bucket.rows)
+    }
+
+    /// The smallest bucket that holds a batch of this many rows.
+    pub(super) fn find(&self, rows: usize) -> Option<Bucket> {
+        self.at(self.buckets.partition_point(|&bucket| bucket < rows))
+    }
+
+    /// The bucket of this many rows.
+    pub(super) fn exactly(&self, rows: usize) -> Option<Bucket> {
+        self.buckets.binary_search(&rows).ok().map(|index| Bucket { index, rows })
+    }
+
+    /// The bucket at this place.
+    pub(super) fn at(&self, index: usize) -> Option<Bucket> {
+        self.buckets.get(index).map(|&rows| Bucket { index, rows })
+    }
+
+    /// All buckets, the largest first.
+    pub(super) fn descending(&self) -> impl Iterator<Item = Bucket> + '_ {
+        self.buckets.iter().enumerate().map(|(index, &rows)| Bucket { index, rows }).rev()
     }
 
     /// The ladder in figures.
@@ -109,11 +136,11 @@ impl Ladder {
         let Some(largest) = self.largest() else { return LadderReport::default() };
         let padding = |rows: usize| self.bucket_for(rows).map_or(0.0, |bucket| (bucket - rows) as f64 / rows as f64);
         let padded: usize = (1..=largest).filter_map(|rows| Some(self.bucket_for(rows)? - rows)).sum();
-        let real: usize = (1..=largest).sum();
+        let valid: usize = (1..=largest).sum();
         LadderReport {
             buckets: self.buckets.len(),
             rows: self.buckets.iter().sum(),
-            mean_padding: padded as f64 / real as f64,
+            mean_padding: padded as f64 / valid as f64,
             worst_padding: (self.buckets[0]..=largest).map(padding).fold(0.0, f64::max),
         }
     }

@@ -3,18 +3,21 @@
 //!
 //! - `ladder`: the buckets, by rule, from a list, or fitted to a distribution of batch sizes by `fit`. Plain arithmetic.
 //! - `model`: the seam that an engine implements, and its batches. `spec`: what a model takes and gives.
-//! - `inputs`: the static inputs, and how a batch gets into them.
-//! - `runner`: [`PrefillRunner`], and its dispatch. `capturing`: how it captures. `store`: the captures, and which to drop. `results`: a batch's
-//!   outputs.
-//! - `planning`: what all captures will take, and the plans by which they are recorded.
-//! - `reason`: why a batch runs eagerly. `stats`: how often.
-//! - `ranks`: agreement between several runners.
+//! - `runner`: [`PrefillRunner`], the face of the parts below, each with fields of its own.
+//! - `dispatch`: what a batch does, decided from what is known of it. `reason`: why it runs eagerly. `stats`: how often.
+//! - `forward`: the model with its static inputs, which are in `inputs`. `outputs`: what a batch gave.
+//! - `capturer`: how buckets are captured. `capture_set`: the captures, and which to drop. `planning`: what all captures will take, and the plans by which
+//!   they are recorded.
+//! - `agreement`: whether the runner replays, and what all `ranks` do alike.
 //! - `options`, `error`.
 
+mod agreement;
 mod capture_set;
 mod capturer;
+mod dispatch;
 mod error;
 mod fit;
+mod forward;
 mod inputs;
 mod ladder;
 mod model;
@@ -27,15 +30,16 @@ mod runner;
 mod spec;
 mod stats;
 
+pub use crate::tensor::{Scalar, TailRule};
 pub use error::PrefillError;
 pub use fit::CostModel;
 pub use ladder::{Ladder, LadderOptions, LadderReport};
 pub use model::{Batch, HostData, InputData, Mode, PrefillModel};
-pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, RunnerOptions};
+pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, Planning, RunnerOptions};
 pub use outputs::BatchOutputs;
-pub use planning::{BucketPlan, MemoryPlan, Planning};
+pub use planning::{BucketPlan, MemoryPlan};
 pub use ranks::{OneRank, Ranks, RanksError, ThreadRank};
 pub use reason::{Decision, EagerReason, ReasonKind};
 pub use runner::PrefillRunner;
-pub use spec::{InputSpec, LeadingDim, OutputSpec, Scalar, TailRule};
-pub use stats::RunnerStats;
+pub use spec::{InputSpec, LeadingDim, OutputSpec};
+pub use stats::{BucketReplays, EagerCount, RunnerStats};

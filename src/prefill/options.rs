@@ -1,9 +1,8 @@
 //! How a runner is made.
 
 use super::ladder::Ladder;
-use super::planning::Planning;
 use super::ranks::{OneRank, Ranks};
-use crate::capture::CaptureOptions;
+use crate::capture::GraphOptions;
 use crate::pool::{CapturePool, PoolOptions};
 use std::fmt;
 use std::time::Duration;
@@ -33,6 +32,19 @@ pub enum OnFailure {
     KeepOthers,
 }
 
+/// Whether captures are planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Planning {
+    /// The first warm-up of each bucket that is captured at start-up or on call is traced, and its blocks lie where a plan puts them: the pool takes what
+    /// the largest bucket needs at its peak. Buckets that are captured at first use are planned when
+    /// [`plan`](super::PrefillRunner::plan) was called before.
+    #[default]
+    Traced,
+    /// Blocks are placed as they are asked for.
+    Online,
+}
+
 /// How a runner is made.
 #[non_exhaustive]
 pub struct RunnerOptions {
@@ -57,8 +69,10 @@ pub struct RunnerOptions {
     pub pool_options: PoolOptions,
     /// Whether captures are planned.
     pub planning: Planning,
-    /// How each bucket is captured. The bucket, the stream, the execution and the plan are the runner's.
-    pub capture: CaptureOptions,
+    /// How the graphs of each bucket are made.
+    pub graph: GraphOptions,
+    /// A name for errors and reports of captures.
+    pub name: Option<String>,
     /// The ranks that must do the same. All make their runner, capture and run batches together.
     pub ranks: Box<dyn Ranks>,
 }
@@ -77,7 +91,8 @@ impl RunnerOptions {
             pool: None,
             pool_options: PoolOptions::default(),
             planning: Planning::default(),
-            capture: CaptureOptions::default(),
+            graph: GraphOptions::default(),
+            name: None,
             ranks: Box::new(OneRank),
         }
     }
@@ -145,17 +160,24 @@ impl RunnerOptions {
         self
     }
 
-    /// With buckets captured like this.
+    /// With graphs made like this.
     #[must_use]
-    pub fn capture(mut self, options: CaptureOptions) -> Self {
-        self.capture = options;
+    pub fn graph(mut self, options: GraphOptions) -> Self {
+        self.graph = options;
         self
     }
 
-    /// With execs shared by the buckets or not: see [`CaptureOptions::share_execs`].
+    /// With execs shared by the buckets or not: see [`GraphOptions::share_execs`].
     #[must_use]
     pub fn share_execs(mut self, share: bool) -> Self {
-        self.capture.graph.share_execs = share;
+        self.graph.share_execs = share;
+        self
+    }
+
+    /// With this name in errors and reports of captures.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
         self
     }
 

@@ -14,16 +14,39 @@ use std::borrow::Cow;
 #[derive(Debug)]
 #[must_use = "the outputs are there until the next batch"]
 pub struct BatchOutputs<'r> {
-    pub(super) specs: &'r [OutputSpec],
-    pub(super) outputs: Cow<'r, [Tensor]>,
-    pub(super) rows: usize,
-    pub(super) bucket: Option<usize>,
-    pub(super) pool: &'r CapturePool,
+    specs: &'r [OutputSpec],
+    outputs: Cow<'r, [Tensor]>,
+    rows: usize,
+    bucket: Option<usize>,
+    pool: &'r CapturePool,
     /// The replay's number in the pool. `None` for an eager batch, whose outputs are its own.
-    pub(super) replay: Option<u64>,
+    replay: Option<u64>,
 }
 
-impl BatchOutputs<'_> {
+impl<'r> BatchOutputs<'r> {
+    /// Of a batch that was replayed: views of where its replay leaves them.
+    pub(super) fn replayed(
+        specs: &'r [OutputSpec],
+        outputs: &'r [Tensor],
+        rows: usize,
+        bucket: usize,
+        pool: &'r CapturePool,
+        replay: u64,
+    ) -> BatchOutputs<'r> {
+        let outputs = Cow::Borrowed(outputs);
+        BatchOutputs { specs, outputs, rows, bucket: Some(bucket), pool, replay: Some(replay) }
+    }
+
+    /// Of a batch that ran eagerly, or did not run for lack of rows.
+    pub(super) fn eager(
+        specs: &'r [OutputSpec],
+        outputs: Vec<Tensor>,
+        rows: usize,
+        pool: &'r CapturePool,
+    ) -> BatchOutputs<'r> {
+        BatchOutputs { specs, outputs: Cow::Owned(outputs), rows, bucket: None, pool, replay: None }
+    }
+
     /// Valid rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -49,7 +72,7 @@ impl BatchOutputs<'_> {
         self.pool
     }
 
-    /// An output, its rows the real ones. Of a batch that was replayed it is a view of memory that the next batch writes: a clone outlives these
+    /// An output, its rows the valid ones. Of a batch that was replayed it is a view of memory that the next batch writes: a clone outlives these
     /// results, what it shows does not.
     ///
     /// # Errors

@@ -1,32 +1,18 @@
 //! Planning: what all captures will take, before there is one; and the plans by which they are recorded.
 
-use super::error::PrefillError;
-use super::inputs::Inputs;
+use super::forward::ModelForward;
+use super::ladder::{Bucket, Ladder};
 use super::model::PrefillModel;
-use super::runner::PrefillRunner;
-use super::spec::check_outputs;
 use crate::capture::{active_forward, trace};
 use crate::driver::Stream;
 use crate::error::{Error, Misuse, Result};
-use crate::memory::Role;
-use crate::memory::SLAB_BYTES;
 use crate::memory::planner::PlanOptions;
-use crate::memory::{PoolPlan, TracePlan};
+use crate::memory::sizes::round_up;
+use crate::memory::{PoolPlan, Role, SLAB_BYTES, TracePlan};
+use crate::pool::CapturePool;
 use crate::tensor::Tensor;
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
-/// Whether captures are planned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum Planning {
-    /// The first warm-up of each bucket that is captured at start-up or on call is traced, and its blocks lie where a plan puts them: the pool takes what
-    /// the largest bucket needs at its peak. Buckets that are captured at first use are planned when [`PrefillRunner::plan`] was called before.
-    #[default]
-    Traced,
-    /// Blocks are placed as they are asked for.
-    Online,
-}
+use std::panic::resume_unwind;
 
 /// What the captures of a runner take, as plain data. All sizes are in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -81,17 +67,28 @@ impl MemoryPlan {
     }
 }
 
-/// Why a bucket has no plan though it should have one: told when its turn to be captured comes.
-pub(super) enum PlanFailure {
+/// Why a bucket has no plan, or no capture.
+pub(super) enum Failure {
     Error(Error),
     Panic(Box<dyn Any + Send>),
+}
+
+impl Failure {
+    /// The error; or the panic, which goes on.
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Failure::Error(error) => error,
+            Failure::Panic(panic) => resume_unwind(panic),
+        }
+    }
 }
 
 /// The plans of a runner's buckets.
 #[derive(Default)]
 pub(super) struct Plans {
     plans: Vec<Option<TracePlan>>,
-    failure: Option<(usize, PlanFailure)>,
+    /// Told when the bucket's turn to be captured comes.
+    failure: Option<(Bucket, Failure)>,
 }
 
 impl Plans {
@@ -99,8 +96,8 @@ impl Plans {
         Plans { plans: vec![None; buckets], failure: None }
     }
 
-    fn has(&self, index: usize) -> bool {
-        self.plans.get(index).is_some_and(Option::is_some)
+    pub(super) fn has(&self, bucket: Bucket) -> bool {
+        self.plans.get(bucket.index).is_some_and(Option::is_some)
     }
 
     fn together(&self) -> PoolPlan {
@@ -113,119 +110,55 @@ impl Plans {
         self.failure = None;
     }
 
-    /// What went wrong with this bucket, told once.
-    pub(super) fn fail(&mut self, index: usize) -> Result<()> {
-        match self.failure.take_if(|(failed, _)| *failed == index) {
-            None => Ok(()),
-            Some((_, PlanFailure::Error(error))) => Err(error),
-            Some((_, PlanFailure::Panic(panic))) => resume_unwind(panic),
-        }
+    pub(super) fn set_failure(&mut self, bucket: Bucket, failure: Failure) {
+        self.failure = Some((bucket, failure));
     }
-}
 
-impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
-    /// What the captures of all buckets will take, before there is one: traces a warm-up of each bucket that has not been traced, plans their blocks,
-    /// and captures the largest bucket once to estimate the execs. The pool's memory is given back afterwards. Captures made from now on,
-    /// also at first use, follow the plan.
-    ///
-    /// Sizes of what the captures take in the pool are exact, unless the model asks for other memory when it is captured: see
-    /// [`CapturePool::last_divergence`](crate::CapturePool::last_divergence). Not collective: with several ranks each has its own plan.
+    /// What went wrong with this bucket, told once.
     ///
     /// # Errors
-    /// [`PrefillError::TurnedOff`], what the model, the planner and the driver return.
-    pub fn plan(&mut self, stream: &Stream) -> Result<MemoryPlan> {
-        if !self.is_on() {
-            return Err(PrefillError::TurnedOff.into());
-        }
-        let all: Vec<usize> = (0..self.buckets().len()).rev().collect();
-        for &index in &all {
-            if !self.plans.has(index) {
-                self.trace_bucket(stream, index)?;
-            }
-        }
-        let together = self.plans.together();
-        let largest = all.first().copied().unwrap_or(0);
-        let exec_bytes = match self.store.get(largest) {
-            Some(captured) => captured.exec_bytes,
-            None => {
-                let bucket = self.buckets()[largest];
-                let bytes = self.make(stream, largest, bucket, None)?.captured.exec_bytes;
-                if self.owns_pool && self.store.live() == 0 {
-                    self.pool.trim()?;
-                }
-                bytes
-            }
-        };
-        let of_trace = |plan: &TracePlan| {
-            let outputs = plan.trace().requests().iter().filter(|request| request.role == Role::Output);
-            outputs.map(|request| request.bytes).sum::<usize>()
-        };
-        let buckets = self.buckets().iter().zip(&self.plans.plans).filter_map(|(&bucket, plan)| {
-            let plan = plan.as_ref()?;
-            let (requests, peak, planned) = (plan.len(), plan.lower_bound(), plan.bytes());
-            Some(BucketPlan { bucket, requests, peak, planned })
-        });
-        let execs = if self.options.capture.graph.share_execs { 1 } else { self.buckets().len() };
-        let alignment = PlanOptions::default().alignment;
-        let scratch = self.plans.plans.iter().flatten().map(|plan| plan.trace().scratch_peak(alignment)).max();
-        Ok(MemoryPlan {
-            pool: together.bytes().next_multiple_of(SLAB_BYTES),
-            lower_bound: together.lower_bound(),
-            outputs: self.plans.plans.last().and_then(Option::as_ref).map_or(0, of_trace),
-            inputs: self.inputs().iter().map(Tensor::extent_bytes).sum(),
-            staging: self.inputs.as_ref().map_or(0, Inputs::staging_bytes),
-            scratch: scratch.unwrap_or(0),
-            execs_estimate: exec_bytes.saturating_mul(execs),
-            buckets: buckets.collect(),
-        })
-    }
-
-    /// Traces these buckets, up to the first that fails, which will be told in its turn.
-    pub(super) fn trace_all(&mut self, stream: &Stream, indices: &[usize]) {
-        if self.options.planning == Planning::Online || self.options.warm_ups == 0 {
-            return;
-        }
-        for &index in indices {
-            if self.plans.has(index) {
-                continue;
-            }
-            let failure = match catch_unwind(AssertUnwindSafe(|| self.trace_bucket(stream, index))) {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => PlanFailure::Error(error),
-                Err(panic) => PlanFailure::Panic(panic),
-            };
-            self.plans.failure = Some((index, failure));
-            return;
+    /// That; a panic goes on.
+    pub(super) fn take_failure(&mut self, bucket: Bucket) -> Result<()> {
+        match self.failure.take_if(|(failed, _)| *failed == bucket) {
+            None => Ok(()),
+            Some((_, failure)) => Err(failure.into_error()),
         }
     }
 
-    fn trace_bucket(&mut self, stream: &Stream, index: usize) -> Result<()> {
-        let bucket = self.buckets()[index];
-        self.context.expect_same(stream.context(), "stream")?;
-        self.make_inputs(stream, bucket)?;
-        let dummy = self.model.dummy(stream, bucket)?;
-        let inputs = self.fill_inputs(stream, None, 0, bucket)?;
-        let model = self.model;
-        let traced = active_forward(&dummy, || {
-            trace(&self.pool, stream, |scope| {
-                let outputs = model.forward(scope, &inputs)?;
-                check_outputs(&self.outputs, &outputs, bucket)?;
-                Ok(outputs)
-            })
-        });
+    /// Traces a warm-up of the bucket, and plans its blocks. `largest`: what the static inputs have room for.
+    ///
+    /// # Errors
+    /// What the model, the planner and the driver return.
+    pub(super) fn trace<M: PrefillModel>(
+        &mut self,
+        forward: &mut ModelForward<'_, M>,
+        pool: &CapturePool,
+        stream: &Stream,
+        bucket: Bucket,
+        largest: usize,
+    ) -> Result<()> {
+        forward.context().expect_same(stream.context(), "stream")?;
+        forward.make_inputs(stream, largest)?;
+        let dummy = forward.model().dummy(stream, bucket.rows)?;
+        let inputs = forward.filled(stream, None, 0, bucket.rows)?;
+        let run = || trace(pool, stream, |scope| forward.run(scope, &inputs, bucket.rows));
+        let traced = active_forward(&dummy, run);
         // The dummy's memory goes now; the run may still read it.
         let settled = stream.settle();
         let (trace, outputs) = traced?;
         drop(outputs);
         settled?;
-        self.plans.plans[index] = Some(TracePlan::new(trace, &PlanOptions::default())?);
+        self.plans[bucket.index] = Some(TracePlan::new(trace, &PlanOptions::default())?);
         Ok(())
     }
 
     /// The plan that this bucket is recorded by, with the pool's memory for it. `None`: blocks are placed as they are asked for.
-    pub(super) fn plan_for(&self, index: usize) -> Result<Option<TracePlan>> {
-        let Some(plan) = self.plans.plans.get(index).and_then(Option::as_ref) else { return Ok(None) };
-        match self.pool.take_plan(&self.plans.together()) {
+    ///
+    /// # Errors
+    /// As for [`CapturePool::take_plan`].
+    pub(super) fn take_for(&self, bucket: Bucket, pool: &CapturePool) -> Result<Option<TracePlan>> {
+        let Some(plan) = self.plans.get(bucket.index).and_then(Option::as_ref) else { return Ok(None) };
+        match pool.take_plan(&self.together()) {
             Ok(()) => Ok(Some(plan.clone())),
             Err(Error::Misuse(Misuse::PoolInUse { .. })) => {
                 log::info!(
@@ -234,6 +167,38 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// What the captures take by these plans. `exec_bytes`: of all execs together.
+    pub(super) fn report<M: PrefillModel>(
+        &self,
+        ladder: &Ladder,
+        forward: &ModelForward<'_, M>,
+        exec_bytes: usize,
+    ) -> MemoryPlan {
+        let together = self.together();
+        let of_trace = |plan: &TracePlan| {
+            let outputs = plan.trace().requests().iter().filter(|request| request.role == Role::Output);
+            outputs.map(|request| request.bytes).sum::<usize>()
+        };
+        let buckets = ladder.buckets().iter().zip(&self.plans).filter_map(|(&bucket, plan)| {
+            let plan = plan.as_ref()?;
+            let (requests, peak, planned) = (plan.len(), plan.lower_bound(), plan.bytes());
+            Some(BucketPlan { bucket, requests, peak, planned })
+        });
+        let alignment = PlanOptions::default().alignment;
+        let scratch = self.plans.iter().flatten().map(|plan| plan.trace().scratch_peak(alignment)).max();
+        let pool = if together.bytes() == 0 { Ok(0) } else { round_up(together.bytes(), SLAB_BYTES) };
+        MemoryPlan {
+            pool: pool.unwrap_or(usize::MAX),
+            lower_bound: together.lower_bound(),
+            outputs: self.plans.last().and_then(Option::as_ref).map_or(0, of_trace),
+            inputs: forward.inputs().map_or(0, |inputs| inputs.tensors().iter().map(Tensor::extent_bytes).sum()),
+            staging: forward.inputs().map_or(0, |inputs| inputs.staging_bytes()),
+            scratch: scratch.unwrap_or(0),
+            execs_estimate: exec_bytes,
+            buckets: buckets.collect(),
         }
     }
 }

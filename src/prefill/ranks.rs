@@ -43,10 +43,10 @@ pub enum RanksError {
         rank: usize,
     },
     /// Ranks did not come.
-    #[error("{missing} of the ranks did not come within {mark_forked:?}")]
+    #[error("{missing} of the ranks did not come within {waited:?}")]
     TimedOut {
-        /// How long the others mark_forked.
-        mark_forked: Duration,
+        /// How long the others waited.
+        waited: Duration,
         /// How many did not come.
         missing: usize,
     },
@@ -166,7 +166,7 @@ impl ThreadRank {
             }
             if since.elapsed() >= *patience {
                 let missing = size - state.arrived;
-                return Err(self.break_up(state, RanksError::TimedOut { mark_forked: *patience, missing }));
+                return Err(self.break_up(state, RanksError::TimedOut { waited: *patience, missing }));
             }
         }
     }

@@ -1,21 +1,22 @@
 //! [`PrefillRunner`], and its dispatch.
 
-use super::capture_set::CaptureSet;
+use super::agreement::Agreement;
+use super::capturer::{Capturer, With};
+use super::dispatch::{CaptureState, Choice, Dispatch, Verdict};
 use super::error::PrefillError;
-use super::inputs::{Declared, Inputs};
+use super::forward::ModelForward;
+use super::ladder::Bucket;
 use super::model::{Batch, Mode, PrefillModel};
-use super::options::{CaptureWhen, RunnerOptions, off_by_environment};
+use super::options::{CaptureProgress, RunnerOptions};
 use super::outputs::BatchOutputs;
-use super::planning::Plans;
+use super::planning::MemoryPlan;
 use super::reason::{Decision, EagerReason};
-use super::spec::{OutputSpec, check_outputs};
 use super::stats::{Counters, RunnerStats};
-use crate::capture::{CaptureReport, ReplayOptions, active_forward, eager};
+use crate::capture::{CaptureReport, ReplayOptions, active_forward};
 use crate::driver::{Context, Stream};
 use crate::error::{Error, Result};
 use crate::pool::{CapturePool, PoolOptions};
 use crate::tensor::Tensor;
-use std::borrow::Cow;
 use std::fmt;
 
 /// Runs a model's batches: each replays the capture of the smallest bucket that holds it, or runs eagerly for a reason that is counted.
@@ -25,46 +26,78 @@ use std::fmt;
 /// With several [`Ranks`](super::Ranks), [`new`](PrefillRunner::new), [`capture_all`](PrefillRunner::capture_all),
 /// [`capture_next`](PrefillRunner::capture_next), [`decide`](PrefillRunner::decide) and [`run`](PrefillRunner::run) are collective: every rank calls
 /// them in the same order. All choose the same bucket, that of the rank with most rows; a capture succeeds on all ranks or on none.
+///
+/// ```
+/// use breakable_cuda_graph::driver::{Device, Stream};
+/// use breakable_cuda_graph::prefill::{Batch, InputData, InputSpec, Ladder, LadderOptions, Mode, OutputSpec, TailRule};
+/// use breakable_cuda_graph::{DType, Driver, PrefillModel, PrefillRunner, Result, RunnerOptions, Scope, Tensor};
+///
+/// /// A model that adds nothing of its own: its break gives each row the row of a cache page.
+/// struct Model {
+///     cache: Tensor, // [pages, 1, 2]
+/// }
+///
+/// impl PrefillModel for Model {
+///     type Context = usize; // The page, which breaks read live.
+///     type Key = (); // What captures depend on: an adapter, a precision.
+///
+///     fn inputs(&self) -> Vec<InputSpec> {
+///         vec![InputSpec::rows("x", DType::F32, &[2]).tail(TailRule::Zero)]
+///     }
+///     fn outputs(&self) -> Vec<OutputSpec> {
+///         vec![OutputSpec::rows("x", DType::F32, &[2]), OutputSpec::fixed("found", DType::F32, &[1, 2])]
+///     }
+///     fn key(&self) {}
+///     fn dummy(&self, _: &Stream, _rows: usize) -> Result<usize> {
+///         Ok(0)
+///     }
+///     fn mode(&self, _: &usize) -> Mode<()> {
+///         Mode::Eligible(())
+///     }
+///     fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+///         let x = scope.empty(DType::F32, inputs[0].shape())?;
+///         x.copy_from(&scope.stream()?, &inputs[0])?;
+///         let found = scope.break_point("attention", [&x], |b| self.cache.narrow(0, *b.forward_ctx()?, 1)?.reshape(&[1, 2]))?;
+///         Ok(vec![x, found])
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let model = Model { cache: Tensor::from_slice(&stream, &[1.0_f32, 1.0, 2.0, 2.0], &[2, 1, 2])? };
+/// let options = RunnerOptions::new(Ladder::new(&LadderOptions::new(64)));
+/// let mut runner = PrefillRunner::new(&model, &context, options)?;
+/// runner.capture_all(&stream, |one| println!("{} rows: {} bytes in {:?}", one.bucket, one.bytes, one.took))?;
+///
+/// let x = [5.0_f32; 3 * 2];
+/// let outputs = runner.run(&stream, &Batch { rows: 3, context: &1, inputs: &[InputData::host(&x)] })?;
+/// assert_eq!((outputs.bucket(), outputs.read::<f32>(0, &stream)?), (Some(16), vec![5.0; 6]));
+/// assert_eq!(outputs.read::<f32>(1, &stream)?, [2.0, 2.0]);
+/// assert_eq!(runner.stats().total_replays(), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub struct PrefillRunner<'m, M: PrefillModel> {
-    // Captures go before the buffers that they read, and those before the pool.
-    pub(super) store: CaptureSet<'m>,
-    pub(super) inputs: Option<Inputs>,
-    pub(super) plans: Plans,
-    pub(super) pool: CapturePool,
-    pub(super) owns_pool: bool,
-    pub(super) model: &'m M,
-    pub(super) key: M::Key,
-    pub(super) declared: Declared,
-    pub(super) outputs: Vec<OutputSpec>,
-    pub(super) context: Context,
-    pub(super) options: RunnerOptions,
-    pub(super) power: Power,
-    pub(super) counters: Counters,
-    pub(super) failure: Option<Error>,
-}
-
-/// Whether the runner replays.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Power {
-    On,
-    /// By the environment, or by a call. Other ranks may be on.
-    Off,
-    /// A capture failed: off on all ranks.
-    Failed {
-        bucket: usize,
-    },
-    /// The ranks can't reach each other any more.
-    Alone,
+    // Captures go before the static inputs that they read, and these before the pool (D1).
+    captures: Capturer<'m>,
+    forward: ModelForward<'m, M>,
+    pool: CapturePool,
+    owns_pool: bool,
+    key: M::Key,
+    dispatch: Dispatch,
+    agreement: Agreement,
+    counters: Counters,
 }
 
 impl<M: PrefillModel> fmt::Debug for PrefillRunner<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PrefillRunner")
-            .field("options", &self.options)
-            .field("inputs", &self.declared.specs())
-            .field("outputs", &self.outputs)
+            .field("dispatch", &self.dispatch)
+            .field("inputs", &self.forward.declared().specs())
+            .field("outputs", &self.forward.outputs())
             .field("key", &self.key)
-            .field("power", &self.power)
+            .field("power", &self.agreement.power())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
@@ -74,10 +107,10 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// A runner for the model on the context. It takes no memory for captures before the first one, and none for inputs before the first batch.
     ///
     /// # Errors
-    /// [`PrefillError::NoTailRule`] and [`PrefillError::UnfitTail`] for what the model declares, [`PrefillError::RunnersDiffer`] and
+    /// [`PrefillError::NoTailRule`] and [`TensorError::UnfitTail`](crate::TensorError::UnfitTail) for what the model declares, [`PrefillError::RunnersDiffer`] and
     /// [`PrefillError::Ranks`] between ranks, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch) for a pool of another context, and as for [`CapturePool::new`].
     pub fn new(model: &'m M, context: &Context, options: RunnerOptions) -> Result<Self> {
-        let declared = Declared::new(model.inputs())?;
+        let forward = ModelForward::new(model, context)?;
         let pool = match &options.pool {
             Some(pool) => {
                 context.expect_same(pool.context(), "pool")?;
@@ -88,31 +121,20 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
                 CapturePool::with_options(context, pool_options)?
             }
         };
-        let off = off_by_environment() || options.ladder.buckets().is_empty();
-        let buckets = options.ladder.buckets().len();
-        let runner = PrefillRunner {
-            store: CaptureSet::new(buckets),
-            inputs: None,
-            plans: Plans::new(buckets),
-            pool,
-            owns_pool: options.pool.is_none(),
-            model,
-            key: model.key(),
-            declared,
-            outputs: model.outputs(),
-            context: context.clone(),
-            power: if off { Power::Off } else { Power::On },
-            counters: Counters::new(buckets),
-            failure: None,
-            options,
-        };
-        runner.expect_equal_ranks()?;
-        Ok(runner)
+        let captures = Capturer::new(&options);
+        let bounds = [options.max_captures, options.max_bytes].map(|most| most.map_or(u64::MAX, |most| most as u64));
+        let on_failure = options.on_failure as u64;
+        let agreement = Agreement::new(options.ranks, !options.ladder.buckets().is_empty());
+        let counters = Counters::new(options.ladder.buckets().len());
+        let dispatch = Dispatch::new(options.ladder, options.when, options.padding_limit);
+        agreement.expect_alike(dispatch.numbers().chain(bounds).chain([on_failure]))?;
+        let owns_pool = options.pool.is_none();
+        Ok(PrefillRunner { captures, forward, pool, owns_pool, key: model.key(), dispatch, agreement, counters })
     }
 
     /// The context.
     pub fn context(&self) -> &Context {
-        &self.context
+        self.forward.context()
     }
 
     /// The pool that its captures share. Eager work of the engine can take temporaries from its side.
@@ -122,38 +144,39 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
 
     /// The buckets, ascending.
     pub fn buckets(&self) -> &[usize] {
-        self.options.ladder.buckets()
+        self.dispatch.ladder().buckets()
     }
 
     /// Whether this bucket is captured.
     pub fn is_captured(&self, bucket: usize) -> bool {
-        self.index_of(bucket).is_some_and(|index| self.store.has(index))
+        self.dispatch.ladder().exactly(bucket).is_some_and(|bucket| self.captures.set().has(bucket.index))
     }
 
     /// What this bucket's capture is made of.
     pub fn report(&self, bucket: usize) -> Option<CaptureReport> {
-        Some(self.store.get(self.index_of(bucket)?)?.capture.report())
+        let bucket = self.dispatch.ladder().exactly(bucket)?;
+        Some(self.captures.set().get(bucket.index)?.capture.report())
     }
 
     /// The static inputs, with room for the largest bucket: none before the first batch or capture, and
     /// after the runner was turned off.
     pub fn inputs(&self) -> &[Tensor] {
-        self.inputs.as_ref().map_or(&[], Inputs::tensors)
+        self.forward.inputs().map_or(&[], |inputs| inputs.tensors())
     }
 
     /// What it has done so far.
     pub fn stats(&self) -> RunnerStats {
-        self.counters.snapshot(self.buckets(), self.store.live())
+        self.counters.snapshot(self.buckets(), self.captures.set().live())
     }
 
     /// The error of the last capture that failed while a batch was run, or of the exchange between ranks.
     pub fn last_failure(&self) -> Option<&Error> {
-        self.failure.as_ref()
+        self.agreement.failure()
     }
 
     /// Whether it is on. A runner with an empty ladder never is.
     pub fn is_on(&self) -> bool {
-        self.power == Power::On
+        self.agreement.is_on()
     }
 
     /// Drops all captures and static inputs and gives the memory of its pool back; a pool that it was given keeps its memory. Every batch runs eagerly
@@ -162,15 +185,14 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// # Errors
     /// [`Misuse::PoolInUse`](crate::Misuse::PoolInUse) where a clone of an output still refers to the pool's memory: then that is kept, and the rest is done.
     pub fn turn_off(&mut self) -> Result<()> {
-        self.power = Power::Off;
+        self.agreement.turn_off();
         self.free()
     }
 
     /// Turns it on again, also after a capture failed. Nothing is captured yet. Unless the environment says that runners are off.
     pub fn turn_on(&mut self) {
-        if !off_by_environment() && !self.buckets().is_empty() && self.power != Power::Alone {
-            self.power = Power::On;
-            self.failure = None;
+        if !self.buckets().is_empty() {
+            self.agreement.turn_on();
         }
     }
 
@@ -195,8 +217,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// Drops all captures; those made from now on are under this key.
     pub fn set_key(&mut self, key: M::Key) {
         if self.key != key {
-            self.store.clear();
-            self.plans.clear();
+            self.captures.start_anew();
             self.key = key;
         }
     }
@@ -204,11 +225,83 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// What this batch does. An eager reason is counted, and logged the first time. For engines that run eager batches themselves; others call
     /// [`run`](PrefillRunner::run), which decides too.
     pub fn decide(&mut self, batch: &Batch<'_, M::Context>) -> Decision {
-        let decision = self.agree(batch, true);
-        if let Decision::Eager(reason) = &decision {
+        let choice = self.choose(batch, true);
+        if let Choice::Eager(reason) = &choice {
             self.counters.eager(reason, batch.rows);
         }
-        decision
+        choice.into()
+    }
+
+    /// Captures all buckets that are not captured yet, largest first, up to the bounds; smaller ones then fit into the memory of larger ones. Tells
+    /// `progress` of each. Where the runner is off, on any rank, nothing is done.
+    ///
+    /// # Errors
+    /// [`Error::Capture`](crate::Error::Capture) with bucket and segment, or what the model returns, when a capture fails: then all captures are
+    /// dropped and every batch runs eagerly, on all ranks, unless [`OnFailure::KeepOthers`] was asked for, by which the other buckets are still
+    /// captured and the first error is returned. [`PrefillError::OtherRankFailed`] and [`PrefillError::RecordingsDiffer`] where this rank was not
+    /// the one that failed. A panic of the model goes on after the other ranks were told.
+    pub fn capture_all(&mut self, stream: &Stream, mut progress: impl FnMut(&CaptureProgress)) -> Result<()> {
+        if !self.all_on()? {
+            return Ok(());
+        }
+        let todo = self.captures.not_captured(self.dispatch.ladder());
+        self.trace_all(stream, &todo);
+        let of = todo.len();
+        let mut first_error = None;
+        for (done, bucket) in todo.into_iter().enumerate() {
+            match self.capture(stream, bucket, None) {
+                Ok(one) => progress(&CaptureProgress { done: done + 1, of, ..one }),
+                Err(error) if self.agreement.is_on() => {
+                    first_error.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Captures one bucket that is not captured yet, the largest: for engines that capture between batches. `None` where none is left, the bounds
+    /// are reached, or the runner is off on any rank.
+    ///
+    /// # Errors
+    /// As for [`capture_all`](PrefillRunner::capture_all).
+    pub fn capture_next(&mut self, stream: &Stream) -> Result<Option<CaptureProgress>> {
+        if !self.all_on()? {
+            return Ok(None);
+        }
+        match self.captures.not_captured(self.dispatch.ladder()).first() {
+            Some(&bucket) => {
+                self.trace_all(stream, &[bucket]);
+                self.capture(stream, bucket, None).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// What the captures of all buckets will take, before there is one: traces a warm-up of each bucket that has not been traced, plans their blocks,
+    /// and captures the largest bucket once to estimate the execs. The pool's memory is given back afterwards. Captures made from now on,
+    /// also at first use, follow the plan.
+    ///
+    /// Sizes of what the captures take in the pool are exact, unless the model asks for other memory when it is captured: see
+    /// [`CapturePool::last_divergence`](crate::CapturePool::last_divergence). Not collective: with several ranks each has its own plan.
+    ///
+    /// # Errors
+    /// [`PrefillError::TurnedOff`], what the model, the planner and the driver return.
+    pub fn plan(&mut self, stream: &Stream) -> Result<MemoryPlan> {
+        let (true, Some(largest)) = (self.is_on(), self.dispatch.ladder().descending().next()) else {
+            return Err(PrefillError::TurnedOff.into());
+        };
+        let all: Vec<Bucket> = self.dispatch.ladder().descending().collect();
+        let (captures, mut with) = self.capturing();
+        for bucket in all {
+            captures.trace(&mut with, stream, bucket)?;
+        }
+        let exec_bytes = captures.exec_bytes(&mut with, stream, largest)?;
+        if self.owns_pool && self.captures.set().live() == 0 {
+            self.pool.trim()?;
+        }
+        let exec_bytes = exec_bytes.saturating_mul(self.captures.execs_of(self.buckets().len()));
+        Ok(self.captures.plans().report(self.dispatch.ladder(), &self.forward, exec_bytes))
     }
 
     /// Runs a batch on the stream: replays it, or runs it eagerly. Returns when all is enqueued.
@@ -222,25 +315,25 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// [`replay_with`](crate::BreakableCapture::replay_with) return.
     pub fn run(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<BatchOutputs<'_>> {
         // The other ranks are told before this one returns.
-        let sound = self.check(stream, batch);
-        let mut decision = self.agree(batch, sound.is_ok());
+        let sound = self.forward.check(stream, batch);
+        let mut choice = self.choose(batch, sound.is_ok());
         sound?;
-        if let Decision::Replay { bucket } = decision
-            && let Some(index) = self.index_of(bucket)
-            && !self.store.has(index)
+        if let Choice::Replay(bucket) = choice
+            && !self.captures.set().has(bucket.index)
+            && let Err(error) = self.capture(stream, bucket, Some(batch))
         {
-            let captured = self.capture_bucket(stream, index, Some(batch));
-            if let Err(error) = captured {
-                log::error!("bucket {bucket} was not captured at its first use: {error}");
-                self.failure = Some(error);
-                decision = Decision::Eager(EagerReason::CaptureFailed { bucket });
-            }
+            log::error!("bucket {} was not captured at its first use: {error}", bucket.rows);
+            self.agreement.note_failure(error);
+            choice = Choice::Eager(EagerReason::CaptureFailed { bucket: bucket.rows });
         }
-        match decision {
-            Decision::Replay { bucket } => self.replay_checked(stream, batch, bucket),
-            Decision::Eager(reason) => {
+        match choice {
+            Choice::Replay(bucket) => self.replay_checked(stream, batch, bucket),
+            Choice::Eager(reason) => {
                 self.counters.eager(&reason, batch.rows);
-                if reason == EagerReason::NoRows { Ok(self.nothing()) } else { self.run_eager_checked(stream, batch) }
+                if reason == EagerReason::NoRows {
+                    return Ok(BatchOutputs::eager(self.forward.outputs(), Vec::new(), 0, &self.pool));
+                }
+                self.eagerly(stream, batch, batch.rows)
             }
         }
     }
@@ -255,10 +348,11 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         batch: &Batch<'_, M::Context>,
         bucket: usize,
     ) -> Result<BatchOutputs<'_>> {
-        self.check(stream, batch)?;
+        self.forward.check(stream, batch)?;
         if batch.rows > bucket {
             return Err(PrefillError::Bucket { rows: batch.rows, bucket }.into());
         }
+        let bucket = self.dispatch.ladder().exactly(bucket).ok_or(PrefillError::NotCaptured { bucket })?;
         self.replay_checked(stream, batch, bucket)
     }
 
@@ -267,8 +361,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// # Errors
     /// As for [`run`](PrefillRunner::run).
     pub fn run_eager(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<BatchOutputs<'_>> {
-        self.check(stream, batch)?;
-        self.run_eager_checked(stream, batch)
+        self.forward.check(stream, batch)?;
+        self.eagerly(stream, batch, batch.rows)
     }
 
     /// Runs a batch eagerly in this bucket's rows, padded as a replay would be: the same kernels on the same shapes, for comparing a replay with. Breaks'
@@ -282,9 +376,9 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         batch: &Batch<'_, M::Context>,
         bucket: usize,
     ) -> Result<BatchOutputs<'_>> {
-        self.check(stream, batch)?;
+        self.forward.check(stream, batch)?;
         self.make_inputs(stream, bucket)?;
-        let capacity = self.inputs.as_ref().map_or(0, Inputs::capacity);
+        let capacity = self.forward.inputs().map_or(0, |inputs| inputs.capacity());
         if batch.rows > bucket || bucket > capacity {
             return Err(PrefillError::Bucket { rows: batch.rows, bucket }.into());
         }
@@ -292,142 +386,102 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     }
 
     /// What every rank does with its batch. `sound`: whether this rank's can be run at all.
-    fn agree(&mut self, batch: &Batch<'_, M::Context>, sound: bool) -> Decision {
-        match self.power {
-            Power::Failed { bucket } => return Decision::Eager(EagerReason::CaptureFailed { bucket }),
-            Power::Alone => return Decision::Eager(EagerReason::RanksDisagree),
-            Power::On | Power::Off => {}
-        }
-        if self.options.ranks.size() == 1 {
-            return self.own_decision(batch, batch.rows);
-        }
-        let agreed = self.options.ranks.max(batch.rows as u64).and_then(|rows| {
-            let own = self.own_decision(batch, rows as usize);
-            let replay = sound && matches!(own, Decision::Replay { .. });
-            Ok((self.options.ranks.all(replay)?, own))
-        });
-        match agreed {
-            Ok((true, own)) | Ok((false, own @ Decision::Eager(_))) => own,
-            Ok((false, Decision::Replay { .. })) => Decision::Eager(EagerReason::RanksDisagree),
-            Err(error) => {
-                self.give_up_ranks(error);
-                Decision::Eager(EagerReason::RanksDisagree)
-            }
-        }
-    }
-
-    /// What this rank would do. `rows`: the most of any rank.
-    fn own_decision(&self, batch: &Batch<'_, M::Context>, rows: usize) -> Decision {
-        let ladder = &self.options.ladder;
-        let Some(largest) = ladder.largest().filter(|_| self.power == Power::On) else {
-            return Decision::Eager(EagerReason::TurnedOff);
+    fn choose(&mut self, batch: &Batch<'_, M::Context>, sound: bool) -> Choice {
+        let (model, key, captures, dispatch) = (self.forward.model(), &self.key, self.captures.set(), &self.dispatch);
+        let verdict = || match model.mode(batch.context) {
+            Mode::NotEligible => Verdict::NotEligible,
+            Mode::Eligible(own) if own != *key => Verdict::OtherKey,
+            Mode::Eligible(_) => model.reject(batch.context, batch.rows).map_or(Verdict::Eligible, Verdict::Rejected),
         };
-        if rows == 0 {
-            return Decision::Eager(EagerReason::NoRows);
-        }
-        let Some(bucket) = ladder.bucket_for(rows) else {
-            return Decision::Eager(EagerReason::AboveLargest { rows, largest });
-        };
-        match self.model.mode(batch.context) {
-            Mode::NotEligible => return Decision::Eager(EagerReason::ModeNotEligible),
-            Mode::Eligible(key) if key != self.key => return Decision::Eager(EagerReason::KeyMismatch),
-            Mode::Eligible(_) => {}
-        }
-        if let Some(text) = self.model.reject(batch.context, batch.rows) {
-            return Decision::Eager(EagerReason::Rejected(text));
-        }
-        let padding = (bucket - rows) as f64 / rows as f64;
-        if self.options.padding_limit.is_some_and(|limit| padding > limit) {
-            return Decision::Eager(EagerReason::Padding { rows, bucket });
-        }
-        match self.index_of(bucket) {
-            Some(index) if self.store.has(index) => Decision::Replay { bucket },
-            Some(index) if self.store.has_failed(index) => Decision::Eager(EagerReason::CaptureFailed { bucket }),
-            Some(_) if self.options.when == CaptureWhen::FirstUse => Decision::Replay { bucket },
-            _ => Decision::Eager(EagerReason::NotCaptured { bucket }),
-        }
+        let state = |bucket: Bucket| -> CaptureState { captures.state(bucket.index) };
+        let choice = self.agreement.choose(batch.rows, sound, |on, rows| dispatch.choose(on, rows, verdict, state));
+        self.free_if_given_up();
+        choice
     }
 
-    fn check(&self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<()> {
-        self.context.expect_same(stream.context(), "stream")?;
-        self.declared.check(&self.context, batch.inputs, batch.rows)
-    }
-
+    /// A checked batch, in this bucket.
     fn replay_checked(
         &mut self,
         stream: &Stream,
         batch: &Batch<'_, M::Context>,
-        bucket: usize,
+        bucket: Bucket,
     ) -> Result<BatchOutputs<'_>> {
-        let not_captured = || Error::from(PrefillError::NotCaptured { bucket });
-        let index = self.index_of(bucket).ok_or_else(not_captured)?;
-        let captured = self.store.use_now(index).ok_or_else(not_captured)?;
-        let inputs = self.inputs.as_mut().ok_or_else(not_captured)?;
-        inputs.fill(&self.declared, stream, Some(batch.inputs), batch.rows, bucket)?;
+        let not_captured = || PrefillError::NotCaptured { bucket: bucket.rows };
+        let captured = self.captures.use_now(bucket).ok_or_else(not_captured)?;
+        self.forward.fill(stream, Some(batch.inputs), batch.rows, bucket.rows)?;
         let options = ReplayOptions::default().valid_rows(batch.rows);
         let capture = &mut captured.capture;
         let number = active_forward(batch.context, || Ok::<_, Error>(capture.replay_with(stream, options)?.number()))?;
-        self.counters.replayed(index, bucket, batch.rows);
-        let outputs = self.store.get(index).map_or(&[][..], |captured| &captured.outputs);
-        Ok(BatchOutputs {
-            specs: &self.outputs,
-            outputs: Cow::Borrowed(outputs),
-            rows: batch.rows,
-            bucket: Some(bucket),
-            pool: &self.pool,
-            replay: Some(number),
-        })
+        self.counters.replayed(bucket, batch.rows);
+        let (specs, outputs) = (self.forward.outputs(), &captured.outputs);
+        Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, number))
     }
 
-    fn run_eager_checked(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<BatchOutputs<'_>> {
-        self.eagerly(stream, batch, batch.rows)
-    }
-
-    /// Eagerly with the inputs padded to `padded` rows, for which more than the batch's there is room.
+    /// A checked batch, eagerly with the inputs padded to `padded` rows, for which more than the batch's there is room.
     fn eagerly(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, padded: usize) -> Result<BatchOutputs<'_>> {
-        let (model, rows) = (self.model, batch.rows);
         self.make_inputs(stream, padded)?;
-        let inputs = match &mut self.inputs {
-            Some(inputs) if padded <= inputs.capacity() => {
-                inputs.fill(&self.declared, stream, Some(batch.inputs), rows, padded)?;
-                inputs.for_rows(&self.declared, padded)
-            }
-            _ => self.declared.temporary(self.pool.handle(), stream, batch.inputs, rows)?,
-        };
-        let outputs =
-            active_forward(batch.context, || eager(&self.pool, stream, |scope| model.forward(scope, &inputs)))?;
-        check_outputs(&self.outputs, &outputs, padded)?;
-        Ok(BatchOutputs {
-            specs: &self.outputs,
-            outputs: Cow::Owned(outputs),
-            rows,
-            bucket: None,
-            pool: &self.pool,
-            replay: None,
-        })
+        let outputs = self.forward.eagerly(&self.pool, stream, batch, padded)?;
+        Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool))
     }
 
     /// Makes the static inputs, unless they are there, these rows don't fit, or the runner is off.
-    pub(super) fn make_inputs(&mut self, stream: &Stream, rows: usize) -> Result<()> {
-        let largest = self.options.ladder.largest().filter(|largest| rows <= *largest && self.power == Power::On);
-        if let (None, Some(largest)) = (&self.inputs, largest) {
-            self.inputs = Some(Inputs::new(&self.declared, stream, largest)?);
+    fn make_inputs(&mut self, stream: &Stream, rows: usize) -> Result<()> {
+        match self.dispatch.ladder().largest() {
+            Some(largest) if rows <= largest && self.agreement.is_on() => self.forward.make_inputs(stream, largest),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    fn nothing(&self) -> BatchOutputs<'_> {
-        BatchOutputs {
-            specs: &self.outputs,
-            outputs: Cow::Borrowed(&[]),
-            rows: 0,
-            bucket: None,
+    /// The captures, and what capturing needs beside them.
+    fn capturing(&mut self) -> (&mut Capturer<'m>, With<'_, 'm, M>) {
+        let with = With {
+            forward: &mut self.forward,
             pool: &self.pool,
-            replay: None,
+            agreement: &mut self.agreement,
+            counters: &mut self.counters,
+            largest: self.dispatch.ladder().largest().unwrap_or(0),
+        };
+        (&mut self.captures, with)
+    }
+
+    fn trace_all(&mut self, stream: &Stream, buckets: &[Bucket]) {
+        let (captures, mut with) = self.capturing();
+        captures.trace_all(&mut with, stream, buckets);
+    }
+
+    /// Captures a bucket on all ranks or on none. A panic of the model goes on when the rest is done.
+    fn capture(
+        &mut self,
+        stream: &Stream,
+        bucket: Bucket,
+        batch: Option<&Batch<'_, M::Context>>,
+    ) -> Result<CaptureProgress> {
+        let (captures, mut with) = self.capturing();
+        let captured = captures.capture(&mut with, stream, bucket, batch);
+        self.free_if_given_up();
+        captured.map_err(|failure| failure.into_error())
+    }
+
+    /// Whether every rank is on.
+    fn all_on(&mut self) -> Result<bool> {
+        let on = self.agreement.all_on();
+        self.free_if_given_up();
+        on
+    }
+
+    /// Frees what captures have where the runner runs eagerly from now on.
+    fn free_if_given_up(&mut self) {
+        if self.agreement.take_gave_up()
+            && let Err(error) = self.free()
+        {
+            log::warn!("the capture pool keeps its memory: {error}");
         }
     }
 
-    pub(super) fn index_of(&self, bucket: usize) -> Option<usize> {
-        self.buckets().binary_search(&bucket).ok()
+    /// Drops captures and inputs, and gives back what the pool has.
+    fn free(&mut self) -> Result<()> {
+        self.captures.clear();
+        self.forward.drop_inputs();
+        if self.owns_pool { self.pool.trim() } else { Ok(()) }
     }
 }

@@ -1,5 +1,6 @@
 //! What the runner has done, in figures.
 
+use super::ladder::Bucket;
 use super::reason::{EagerReason, ReasonKind};
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct RunnerStats {
     /// Replays of each bucket of the ladder, ascending.
-    pub replays: Vec<(usize, u64)>,
+    pub replays: Vec<BucketReplays>,
     /// Batches that ran eagerly, for each reason.
-    pub eager: Vec<(ReasonKind, u64)>,
+    pub eager: Vec<EagerCount>,
     /// Valid rows of batches that were replayed, and the rows of their buckets.
     pub replayed_rows: u64,
     /// See [`replayed_rows`](RunnerStats::replayed_rows).
@@ -29,20 +30,40 @@ pub struct RunnerStats {
     pub capturing: Duration,
 }
 
+/// Replays of one bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BucketReplays {
+    /// The bucket in rows.
+    pub bucket: usize,
+    /// How often it was replayed.
+    pub replays: u64,
+}
+
+/// Batches that ran eagerly for one reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct EagerCount {
+    /// The reason.
+    pub reason: ReasonKind,
+    /// How many batches.
+    pub batches: u64,
+}
+
 impl RunnerStats {
     /// Replays of all buckets.
     pub fn total_replays(&self) -> u64 {
-        self.replays.iter().map(|(_, count)| count).sum()
+        self.replays.iter().map(|bucket| bucket.replays).sum()
     }
 
     /// Eager batches, for all reasons.
     pub fn total_eager(&self) -> u64 {
-        self.eager.iter().map(|(_, count)| count).sum()
+        self.eager.iter().map(|count| count.batches).sum()
     }
 
     /// Eager batches for one reason.
     pub fn eager_for(&self, kind: ReasonKind) -> u64 {
-        self.eager.iter().find(|(reason, _)| *reason == kind).map_or(0, |(_, count)| *count)
+        self.eager.iter().find(|count| count.reason == kind).map_or(0, |count| count.batches)
     }
 
     /// Padded rows over valid rows, of what was replayed.
@@ -57,9 +78,9 @@ impl RunnerStats {
 /// Counts, without allocating.
 #[derive(Default)]
 pub(super) struct Counters {
-    pub(super) replays: Vec<u64>,
+    replays: Vec<u64>,
     eager: [u64; ReasonKind::ALL.len()],
-    pub(super) totals: RunnerStats,
+    totals: RunnerStats,
 }
 
 impl Counters {
@@ -67,12 +88,29 @@ impl Counters {
         Counters { replays: vec![0; buckets], ..Counters::default() }
     }
 
-    pub(super) fn replayed(&mut self, index: usize, bucket: usize, rows: usize) {
-        if let Some(count) = self.replays.get_mut(index) {
+    pub(super) fn replayed(&mut self, bucket: Bucket, rows: usize) {
+        if let Some(count) = self.replays.get_mut(bucket.index) {
             *count += 1;
         }
         self.totals.replayed_rows += rows as u64;
-        self.totals.bucket_rows += bucket as u64;
+        self.totals.bucket_rows += bucket.rows as u64;
+    }
+
+    pub(super) fn captured(&mut self) {
+        self.totals.captured += 1;
+    }
+
+    pub(super) fn failed(&mut self) {
+        self.totals.failed += 1;
+    }
+
+    pub(super) fn evicted(&mut self) {
+        self.totals.evicted += 1;
+    }
+
+    /// Counts the time that a capture took, whether or not it succeeded.
+    pub(super) fn captured_for(&mut self, time: Duration) {
+        self.totals.capturing += time;
     }
 
     /// Counts an eager batch. The first of each reason is logged.
@@ -89,9 +127,10 @@ impl Counters {
     }
 
     pub(super) fn snapshot(&self, buckets: &[usize], live: usize) -> RunnerStats {
+        let replays = buckets.iter().zip(&self.replays).map(|(&bucket, &replays)| BucketReplays { bucket, replays });
         RunnerStats {
-            replays: buckets.iter().copied().zip(self.replays.iter().copied()).collect(),
-            eager: ReasonKind::ALL.into_iter().map(|kind| (kind, self.eager[kind as usize])).collect(),
+            replays: replays.collect(),
+            eager: ReasonKind::ALL.map(|reason| EagerCount { reason, batches: self.eager[reason as usize] }).to_vec(),
             live,
             ..self.totals.clone()
         }

@@ -8,7 +8,7 @@
 //! - `transfer`: host data in and out.
 //! - `argument`: tensors and values as kernel arguments.
 //! - `dlpack`: tensors as DLPack views.
-//! - `static_input`: buffers that captures read, and what their padded tails hold.
+//! - `static_input`: buffers that captures read; `tail`: what their padded tails hold.
 //! - `padding`: the scrub of padded tails, the landing of a break's result, slices to the valid rows.
 
 mod argument;
@@ -20,6 +20,7 @@ mod owned;
 pub(crate) mod padding;
 mod static_input;
 pub(crate) mod storage;
+mod tail;
 mod transfer;
 mod weak;
 
@@ -29,5 +30,7 @@ pub use dtype::{DType, Element};
 pub use layout::{Layout, MAX_RANK};
 pub use owned::{Location, Tensor};
 pub use padding::{scrub_padding_tail, slice_to_real_tokens};
-pub use static_input::{StaticInput, Tail};
+pub use static_input::StaticInput;
+pub(crate) use tail::TailPattern;
+pub use tail::{Scalar, TailRule};
 pub use weak::{WeakRef, WeakTensor, weak_ref};

@@ -2,34 +2,41 @@
 
 use super::dtype::{DType, Element, bytes_of};
 use super::owned::Tensor;
+use super::tail::{TailPattern, TailRule};
 use crate::driver::{Context, Stream};
 use crate::error::{Result, TensorError};
-
-/// What the rows after the real ones hold. There is no default: a pad of zero is a live slot to one kernel and a division by zero to another.
-#[derive(Clone, Copy, PartialEq, Debug)]
-#[non_exhaustive]
-pub enum Tail<T> {
-    /// This value in every element: zero, a length of one, a dummy slot, -1 where kernels skip it.
-    Value(T),
-    /// Whatever an earlier batch left there.
-    LeftAlone,
-}
+use std::marker::PhantomData;
 
 /// A buffer that captures read at a fixed address: `[rows, ..]`, filled with a batch before each replay.
 #[derive(Debug)]
 pub struct StaticInput<T> {
     name: &'static str,
     tensor: Tensor,
-    tail: Tail<T>,
+    /// `None`: it is left alone.
+    tail: Option<TailPattern>,
+    _element: PhantomData<T>,
 }
 
 impl<T: Element> StaticInput<T> {
     /// A buffer for the largest bucket, `shape` in elements with the rows first, of undefined content. The name is for errors.
     ///
     /// # Errors
-    /// [`TensorError::Layout`], and what the driver returns.
-    pub fn new(context: &Context, name: &'static str, shape: &[usize], tail: Tail<T>) -> Result<StaticInput<T>> {
-        Ok(StaticInput { name, tensor: Tensor::allocate(context, T::DTYPE, shape)?, tail })
+    /// [`TensorError::UnfitTail`], [`TensorError::Layout`], and what the driver returns.
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::{Driver, StaticInput, TailRule, driver::{Device, Stream}};
+    /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+    /// # let stream = Stream::new(&context)?;
+    /// let lengths = StaticInput::<i32>::new(&context, "lengths", &[8], TailRule::from(1_i32))?;
+    /// let captured = lengths.bucket(4); // What a capture for 4 rows reads.
+    /// assert_eq!(lengths.fill(&stream, &[20, 30, 40], 4)?, 3);
+    /// assert_eq!(captured.read::<i32>(&stream)?, [20, 30, 40, 1]);
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
+    pub fn new(context: &Context, name: &'static str, shape: &[usize], tail: TailRule) -> Result<StaticInput<T>> {
+        let unfit = |reason| TensorError::UnfitTail { input: name, dtype: T::DTYPE, reason };
+        let tail = tail.pattern(T::DTYPE).map_err(unfit)?;
+        Ok(StaticInput { name, tensor: Tensor::allocate(context, T::DTYPE, shape)?, tail, _element: PhantomData })
     }
 
     /// The whole buffer.
@@ -73,19 +80,22 @@ impl<T: Element> StaticInput<T> {
             }
         }
         self.tensor.expect_on(stream.context(), "static input")?;
-        match self.tail {
-            Tail::LeftAlone => self.copy(stream, values)?,
-            Tail::Value(value) => {
-                let mut padded = values.to_vec();
-                padded.resize(bucket * row, value);
+        let valid = bytes_of(values);
+        match &self.tail {
+            None => self.copy(stream, valid)?,
+            Some(tail) => {
+                let mut padded = vec![0; bucket * row * size_of::<T>()];
+                let (rows, rest) = padded.split_at_mut(valid.len());
+                rows.copy_from_slice(valid);
+                tail.repeat(rest);
                 self.copy(stream, &padded)?;
             }
         }
         Ok(rows)
     }
 
-    fn copy(&self, stream: &Stream, values: &[T]) -> Result<()> {
+    fn copy(&self, stream: &Stream, bytes: &[u8]) -> Result<()> {
         // SAFETY: no more than the buffer has, checked by the caller; the buffer is contiguous and live.
-        unsafe { stream.copy_host_to_device(self.tensor.address(), bytes_of(values)) }
+        unsafe { stream.copy_host_to_device(self.tensor.address(), bytes) }
     }
 }

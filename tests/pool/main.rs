@@ -4,6 +4,7 @@
 mod support;
 
 mod bad_input;
+mod drops;
 mod lend;
 mod planned;
 mod release;

@@ -24,6 +24,30 @@ fn a_ladder_takes_the_memory_of_its_largest_bucket() {
     let owned = Owned::new(&rig.stream, 1, 900);
     assert_eq!(bits(&run(&rig, &mut ladder, &owned).0), bits(&run_eager(&rig, &mut alone, &owned)));
 }
+
+/// Execs refer to the static inputs, and these are nobody's once they are gone.
+#[test]
+fn captures_go_before_the_inputs_that_they_read() {
+    let rig = Rig::new(&driver().intercepted());
+    let model = Small::new(&rig);
+    let mut runner = runner(&rig, &model, buckets(&[4, 8]));
+    runner.capture_all(&rig.stream, |_| {}).expect("captured");
+    let log = rig.driver.intercept().expect("an intercepted driver");
+    let first = |log: &[Call], call: Call| log.iter().position(|made| *made == call).expect("it was made");
+    let last = |log: &[Call], call: Call| log.iter().rposition(|made| *made == call).expect("it was made");
+    log.start_log();
+    runner.turn_off().expect("nothing is held");
+    let off = log.take_log();
+    assert!(last(&off, Call::cuGraphExecDestroy) < first(&off, Call::cuMemFree_v2), "{off:?}");
+    runner.turn_on();
+    runner.capture_all(&rig.stream, |_| {}).expect("captured again");
+    log.start_log();
+    drop(runner);
+    let dropped = log.take_log();
+    assert!(last(&dropped, Call::cuGraphExecDestroy) < first(&dropped, Call::cuMemFree_v2), "{dropped:?}");
+    assert!(last(&dropped, Call::cuMemFree_v2) < first(&dropped, Call::cuMemPoolDestroy), "{dropped:?}");
+}
+
 #[test]
 fn the_number_of_captures_is_bounded() {
     let rig = Rig::new(&driver().intercepted());

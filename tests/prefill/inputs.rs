@@ -1,8 +1,8 @@
 //! Static inputs and their padded tails (rule 28), operations that refuse to be captured, and what a capture is asked to keep.
 
-use crate::support::{assert_same, for_each_seed};
+use crate::support::{Rig, assert_same, driver, for_each_seed};
 use breakable_cuda_graph::{
-    BreakableCapture, Error, ReplayOptions, StaticInput, Tail, Tensor, TensorError, eager, forbid_in_segment,
+    BreakableCapture, Error, ReplayOptions, StaticInput, TailRule, Tensor, TensorError, eager, forbid_in_segment,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[test]
 fn tails_hold_what_was_declared() {
     for_each_seed(|rig| {
-        let pad = StaticInput::new(&rig.context, "lengths", &[6, 2], Tail::Value(1_i32)).expect("an input");
-        let alone = StaticInput::new(&rig.context, "cache", &[6, 2], Tail::LeftAlone).expect("an input");
+        let pad = StaticInput::new(&rig.context, "lengths", &[6, 2], TailRule::from(1_i32)).expect("an input");
+        let alone = StaticInput::new(&rig.context, "cache", &[6, 2], TailRule::LeftAlone).expect("an input");
         let read = |tensor: &Tensor| tensor.read::<i32>(&rig.stream).expect("a read");
         for input in [&pad, &alone] {
             assert_eq!(input.fill(&rig.stream, &[9; 12], 6).expect("a batch"), 6);
@@ -24,10 +24,22 @@ fn tails_hold_what_was_declared() {
         assert_eq!(read(&pad.bucket(2)), [1; 4]);
     });
 }
+
+/// What does not fit the element type is refused when the input is made.
+#[test]
+fn a_tail_that_does_not_fit_the_element_type_is_refused() {
+    let rig = Rig::new(&driver());
+    for (rule, part) in [(TailRule::from(1_i32), "another element type"), (TailRule::DummySlot(-1), "integer type")] {
+        let error = StaticInput::<f32>::new(&rig.context, "scales", &[6], rule).expect_err("it is refused");
+        let Error::Tensor(TensorError::UnfitTail { input: "scales", reason, .. }) = &error else { panic!("{error}") };
+        assert!(reason.contains(part) && error.code() == 607, "{error}");
+    }
+}
+
 #[test]
 fn batches_that_do_not_fit_are_refused_before_anything_is_copied() {
     for_each_seed(|rig| {
-        let input = StaticInput::new(&rig.context, "ids", &[4, 2], Tail::Value(0.0_f32)).expect("an input");
+        let input = StaticInput::<f32>::new(&rig.context, "ids", &[4, 2], TailRule::Zero).expect("an input");
         input.fill(&rig.stream, &[7.0; 8], 4).expect("a batch");
         let rows = input.fill(&rig.stream, &[1.0; 6], 2);
         assert!(
@@ -41,6 +53,7 @@ fn batches_that_do_not_fit_are_refused_before_anything_is_copied() {
         assert_same(&rig.read(input.tensor()), &[7.0; 8]);
     });
 }
+
 #[test]
 fn an_operation_that_must_be_live_refuses_to_be_captured() {
     for_each_seed(|rig| {

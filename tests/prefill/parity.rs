@@ -4,19 +4,18 @@ use super::model::{Owned, Small, WIDTH};
 use crate::support::{Rig, for_each_driver, random_values, reference};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{Batch, CaptureWhen, InputData};
-use breakable_cuda_graph::{BreakKind, CaptureOptions, Error, GraphOptions, Misuse, Reconfigure, Tensor, TensorError};
+use breakable_cuda_graph::{BreakKind, Error, GraphOptions, Misuse, Reconfigure, Tensor, TensorError};
 
 const LADDER: [usize; 7] = [1, 3, 4, 8, 13, 21, 32];
 
-/// Buckets are captured as the runner's options say, but for what is the runner's.
+/// Buckets are captured as the runner's options say.
 #[test]
 fn captures_are_made_with_the_options_for_them() {
     for_each_driver(|driver| {
         let rig = Rig::new(driver);
         let mut model = Small::new(&rig);
         model.kind = BreakKind::Patched;
-        let capture = CaptureOptions::default().name("prefill").bucket(999);
-        let mut runner = runner(&rig, &model, buckets(&[4, 8]).capture(capture));
+        let mut runner = runner(&rig, &model, buckets(&[4, 8]).name("prefill").share_execs(true));
         runner.capture_all(&rig.stream, |_| {}).expect("all captured");
         let report = runner.report(8).expect("a capture");
         assert_eq!((report.name.as_deref(), report.bucket), (Some("prefill"), Some(8)));
@@ -29,8 +28,7 @@ fn a_thousand_batches(rig: &Rig, seed: u64) {
     let mut model = Small::new(rig);
     model.kind = if seed % 2 == 1 { BreakKind::Patched } else { BreakKind::Live };
     let graph = GraphOptions::default().share_execs(seed % 4 == 3).reconfigure(Reconfigure::AnotherExec);
-    let capture = CaptureOptions::default().graph(graph);
-    let mut runner = runner(rig, &model, buckets(&LADDER).capture(capture));
+    let mut runner = runner(rig, &model, buckets(&LADDER).graph(graph));
     runner.capture_all(&rig.stream, |_| {}).expect("all captured");
     let poison: Vec<_> = runner.inputs().iter().map(|input| vec![f32::NAN; input.elements()]).collect();
     let mut rows = 1;
@@ -52,7 +50,7 @@ fn a_thousand_batches(rig: &Rig, seed: u64) {
     }
     let stats = runner.stats();
     assert_eq!((stats.total_replays(), stats.total_eager(), stats.live), (1000, 0, LADDER.len()));
-    assert!(stats.replays.iter().all(|(_, count)| *count > 0), "{stats:?}");
+    assert!(stats.replays.iter().all(|bucket| bucket.replays > 0), "{stats:?}");
 }
 
 #[test]

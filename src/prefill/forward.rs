@@ -1,0 +1,117 @@
+//! A model with its static inputs: what the runner, its captures and its plans run.
+
+use super::error::PrefillError;
+use super::inputs::{Declared, Inputs};
+use super::model::{Batch, InputData, PrefillModel};
+use super::spec::{OutputSpec, check_outputs};
+use crate::capture::{Scope, active_forward, eager};
+use crate::driver::{Context, Stream};
+use crate::error::Result;
+use crate::pool::CapturePool;
+use crate::tensor::Tensor;
+
+/// A model, what it takes and gives, and its static inputs once there are some.
+pub(super) struct ModelForward<'m, M: PrefillModel> {
+    model: &'m M,
+    declared: Declared,
+    outputs: Vec<OutputSpec>,
+    inputs: Option<Inputs>,
+    context: Context,
+}
+
+impl<'m, M: PrefillModel> ModelForward<'m, M> {
+    pub(super) fn new(model: &'m M, context: &Context) -> Result<Self> {
+        let declared = Declared::new(model.inputs())?;
+        Ok(ModelForward { model, declared, outputs: model.outputs(), inputs: None, context: context.clone() })
+    }
+
+    pub(super) fn model(&self) -> &'m M {
+        self.model
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn declared(&self) -> &Declared {
+        &self.declared
+    }
+
+    pub(super) fn outputs(&self) -> &[OutputSpec] {
+        &self.outputs
+    }
+
+    pub(super) fn inputs(&self) -> Option<&Inputs> {
+        self.inputs.as_ref()
+    }
+
+    /// Drops the static inputs.
+    pub(super) fn drop_inputs(&mut self) {
+        self.inputs = None;
+    }
+
+    /// Whether a batch gives what was declared, on a stream of the context.
+    pub(super) fn check(&self, stream: &Stream, batch: &Batch<'_, M::Context>) -> Result<()> {
+        self.context.expect_same(stream.context(), "stream")?;
+        self.declared.check(&self.context, batch.inputs, batch.rows)
+    }
+
+    /// Makes the static inputs for so many rows, unless they are there.
+    pub(super) fn make_inputs(&mut self, stream: &Stream, capacity: usize) -> Result<()> {
+        if self.inputs.is_none() {
+            self.inputs = Some(Inputs::new(&self.declared, stream, capacity)?);
+        }
+        Ok(())
+    }
+
+    /// Writes a batch's data and its padded tail into the static inputs, or, without data, the tail alone.
+    pub(super) fn fill(
+        &mut self,
+        stream: &Stream,
+        data: Option<&[InputData<'_>]>,
+        rows: usize,
+        bucket: usize,
+    ) -> Result<()> {
+        let not_there = || PrefillError::NotCaptured { bucket };
+        self.inputs.as_mut().ok_or_else(not_there)?.fill(&self.declared, stream, data, rows, bucket)
+    }
+
+    /// The static inputs of a bucket, filled.
+    pub(super) fn filled(
+        &mut self,
+        stream: &Stream,
+        data: Option<&[InputData<'_>]>,
+        rows: usize,
+        bucket: usize,
+    ) -> Result<Vec<Tensor>> {
+        self.fill(stream, data, rows, bucket)?;
+        Ok(self.inputs.as_ref().map(|inputs| inputs.for_rows(&self.declared, bucket)).unwrap_or_default())
+    }
+
+    /// The forward, with outputs of so many rows as declared.
+    pub(super) fn run(&self, scope: &Scope<'_, 'm>, inputs: &[Tensor], rows: usize) -> Result<Vec<Tensor>> {
+        let outputs = self.model.forward(scope, inputs)?;
+        check_outputs(&self.outputs, &outputs, rows)?;
+        Ok(outputs)
+    }
+
+    /// A checked batch, eagerly in so many rows: in the static inputs, where these have room, or else in the batch's own rows.
+    pub(super) fn eagerly(
+        &mut self,
+        pool: &CapturePool,
+        stream: &Stream,
+        batch: &Batch<'_, M::Context>,
+        padded: usize,
+    ) -> Result<Vec<Tensor>> {
+        let has_room = self.inputs.as_ref().is_some_and(|inputs| padded <= inputs.capacity());
+        let inputs = if has_room {
+            self.filled(stream, Some(batch.inputs), batch.rows, padded)?
+        } else {
+            self.declared.temporary(pool.handle(), stream, batch.inputs, batch.rows)?
+        };
+        let outputs =
+            active_forward(batch.context, || eager(pool, stream, |scope| self.model.forward(scope, &inputs)))?;
+        check_outputs(&self.outputs, &outputs, padded)?;
+        Ok(outputs)
+    }
+}

@@ -246,9 +246,9 @@ impl Bench {
         let (mut sum, mut count) = (0.0, 0);
         for file in files {
             let instance = instance::read(&file)?;
-            let effort = SearchBudget::Time(Duration::from_secs_f64(seconds));
+            let budget = SearchBudget::Time(Duration::from_secs_f64(seconds));
             let started = Instant::now();
-            let placement = plan(&instance.demands, &PlanOptions::new().alignment(1).effort(effort))?;
+            let placement = plan(&instance.specs, &PlanOptions::new().alignment(1).budget(budget))?;
             let took = started.elapsed().as_secs_f64();
             let (bound, bytes) = (placement.lower_bound(), placement.bytes());
             let overhead = percent(bytes, bound);
@@ -258,7 +258,7 @@ impl Bench {
                 "instances",
                 &[
                     name.clone(),
-                    instance.demands.len().to_string(),
+                    instance.specs.len().to_string(),
                     bound.to_string(),
                     bytes.to_string(),
                     format!("{overhead:.2}%"),
@@ -266,7 +266,7 @@ impl Bench {
                     format!("{took:.2}"),
                 ],
                 json!({
-                    "instance": name, "buffers": instance.demands.len(), "lower_bound": bound, "planned": bytes,
+                    "instance": name, "buffers": instance.specs.len(), "lower_bound": bound, "planned": bytes,
                     "overhead_percent": overhead, "method": method, "seconds": took, "budget_seconds": seconds,
                 }),
             );

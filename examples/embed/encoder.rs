@@ -222,22 +222,22 @@ impl<'m> Encoder<'m> {
         let context = Batch { offsets };
         let inputs = [InputData::host(&packed.ids), InputData::host(&packed.places)];
         let batch = prefill::Batch { rows: packed.tokens(), context: &context, inputs: &inputs };
-        let results = match how {
+        let outputs = match how {
             How::Runner => self.runner.run(&self.stream, &batch)?,
             How::Eager => self.runner.run_eager(&self.stream, &batch)?,
             How::Padded(bucket) => self.runner.run_eager_in(&self.stream, &batch, bucket)?,
         };
-        let bucket = results.bucket();
+        let bucket = outputs.bucket();
         if packed.members.is_empty() {
             return Ok((Vec::new(), bucket));
         }
-        let (hidden, model) = (results.tensor(0)?, self.model);
-        let pooled = eager(results.pool(), &self.stream, |_| model.ops.mean_pool(&hidden, &context.offsets))?;
+        let (hidden, model) = (outputs.tensor(0)?, self.model);
+        let pooled = eager(outputs.pool(), &self.stream, |_| model.ops.mean_pool(&hidden, &context.offsets))?;
         let values: Vec<f32> = pooled.read(&self.stream)?;
         Ok((values.chunks(model.config.hidden).map(<[f32]>::to_vec).collect(), bucket))
     }
 
-    /// The offsets on the device, in memory that batches share. Each batch's results are read before the next one is written.
+    /// The offsets on the device, in memory that batches share. Each batch's outputs are read before the next one is written.
     fn offsets(&mut self, packed: &Packed) -> Result<Tensor> {
         let count = packed.offsets.len();
         if self.offsets.rows() < count {

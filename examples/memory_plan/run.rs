@@ -25,8 +25,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Box<dyn Err
 fn plan_instance(arguments: &Arguments, file: &Path, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let instance = instance::read(file)?;
     let started = Instant::now();
-    let effort = SearchBudget::Time(Duration::from_secs_f64(arguments.seconds));
-    let placement = plan(&instance.demands, &PlanOptions::new().alignment(1).effort(effort))?;
+    let budget = SearchBudget::Time(Duration::from_secs_f64(arguments.seconds));
+    let placement = plan(&instance.specs, &PlanOptions::new().alignment(1).budget(budget))?;
     let took = started.elapsed().as_secs_f64();
     writeln!(
         out,
@@ -36,15 +36,15 @@ fn plan_instance(arguments: &Arguments, file: &Path, out: &mut dyn Write) -> Res
         100.0 * placement.overhead()
     )?;
     let Some(picture) = &arguments.out else { return Ok(()) };
-    let buffers = instance.ids.iter().zip(&instance.demands).zip(placement.offsets());
+    let buffers = instance.ids.iter().zip(&instance.specs).zip(placement.offsets());
     let blocks: Vec<Block> = buffers
-        .map(|((name, demand), &offset)| Block {
+        .map(|((name, spec), &offset)| Block {
             name: name.clone(),
             role: Role::Intermediate,
-            begin: demand.begin,
-            end: demand.end,
+            begin: spec.begin,
+            end: spec.end,
             offset,
-            bytes: demand.bytes,
+            bytes: spec.bytes,
         })
         .collect();
     Ok(picture::draw(picture, &file.display().to_string(), &blocks, placement.bytes(), placement.lower_bound())?)

@@ -31,7 +31,7 @@ pub enum InstanceError {
 #[derive(Debug, Default)]
 pub struct Instance {
     pub ids: Vec<String>,
-    pub demands: Vec<BufferSpec>,
+    pub specs: Vec<BufferSpec>,
 }
 
 /// Reads a file.
@@ -68,7 +68,7 @@ pub fn read(path: &Path) -> Result<Instance, InstanceError> {
         }
         lines.insert(id.clone(), line);
         instance.ids.push(id);
-        instance.demands.push(BufferSpec::new(usize::try_from(size).unwrap_or(usize::MAX), lower, upper));
+        instance.specs.push(BufferSpec::new(usize::try_from(size).unwrap_or(usize::MAX), lower, upper));
     }
     Ok(instance)
 }

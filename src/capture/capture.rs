@@ -18,6 +18,37 @@ use std::fmt;
 /// A forward pass as an ordered list of segments and breaks. Recorded once, replayed as often as wanted.
 ///
 /// `'env` is what its breaks borrow. It is `Send`: it can be replayed from any thread, whatever is current there.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{BreakableCapture, CapturePool, DType, ReplayOptions, Tensor, active_forward};
+/// # let pool = CapturePool::new(&context)?;
+/// let input = Tensor::zeros(&stream, DType::F32, &[4, 2])?; // Replays read this address.
+/// let mut capture = BreakableCapture::new(&pool)?;
+/// let output = active_forward(&1.0_f32, || {
+///     capture.record(&stream, |scope| {
+///         let h = scope.empty(DType::F32, &[4, 2])?;
+///         h.copy_from(&scope.stream()?, &input)?; // Into the first segment.
+///         scope.break_point("scale", [&h], |b| {
+///             let (h, factor) = (b.input(0)?, *b.forward_ctx::<f32>()?); // On every replay.
+///             let values: Vec<f32> = h.read::<f32>(b.stream())?.iter().map(|value| value * factor).collect();
+///             let scaled = b.empty(DType::F32, h.shape())?;
+///             scaled.write(b.stream(), &values)?;
+///             Ok(scaled)
+///         })
+///     })
+/// })?;
+/// assert_eq!((capture.num_segments(), capture.num_launches()), (3, 1));
+///
+/// input.write(&stream, &[1.0_f32; 8])?;
+/// let options = ReplayOptions::default().valid_rows(3);
+/// let _ = active_forward(&5.0_f32, || capture.replay_with(&stream, options))?;
+/// assert_eq!(output.read::<f32>(&stream)?, [5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 0.0, 0.0]); // The last row is padding.
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
 pub struct BreakableCapture<'env> {
     // The program goes first when the capture is dropped: its execs refer to the pool.
     program: Program<'env>,
@@ -36,7 +67,7 @@ pub struct BreakableCapture<'env> {
 #[non_exhaustive]
 pub struct ReplayOptions {
     /// The valid rows of the batch. The rows after them are the padded tail: after each landing the handoff's tail is zero. `None`: all rows are
-    /// real. Zero: all are padding.
+    /// valid. Zero: all are padding.
     pub valid_rows: Option<usize>,
 }
 
@@ -129,7 +160,7 @@ impl<'env> BreakableCapture<'env> {
     /// # Errors
     /// [`Misuse::NestedCapture`], [`Misuse::AlreadyRecorded`], [`Misuse::Poisoned`], [`Misuse::PoolBusy`], [`Misuse::PoolReleased`] and [`Misuse::PoolLent`]
     /// before anything is done.
-    /// [`Error::Capture`] with the first cause, segment and operation when the forward, a break or a driver call fails: then the segment is
+    /// [`Error::Capture`](crate::Error::Capture) with the first cause, segment and operation when the forward, a break or a driver call fails: then the segment is
     /// ended, everything recorded is released, the pool and the thread are as before, the streams can be used, and this capture is poisoned.
     /// The same is done when the forward panics.
     pub fn record<T>(&mut self, caller: &Stream, forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>) -> Result<T> {
@@ -153,7 +184,7 @@ impl<'env> BreakableCapture<'env> {
         }
     }
 
-    /// Replays the capture on the stream, with all rows real.
+    /// Replays the capture on the stream, with all rows valid.
     ///
     /// # Errors
     /// As for [`replay_with`](BreakableCapture::replay_with).
@@ -161,15 +192,24 @@ impl<'env> BreakableCapture<'env> {
         self.replay_with(stream, ReplayOptions::default())
     }
 
-    /// Replays the capture on the stream: each segment is launched and each break run, in order. Returns when all is enqueued.
+    /// Replays the capture on the stream: each segment is launched
+    /// ([`cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html)) and each break run, in order. Returns when all is
+    /// enqueued.
     ///
     /// Fill the static inputs before, in the same stream's order. A replay of any other capture of the pool comes after this one on the device,
-    /// on whatever stream; a replay by another thread waits until this one is enqueued.
+    /// on whatever stream.
+    ///
+    /// While it enqueues it holds the pool's replay lock, also while its breaks run: one atomic exchange where no other thread replays or records with the
+    /// pool; a thread that does waits until this one is done. It takes no other lock, but that of each shared exec with
+    /// [`share_execs`](crate::GraphOptions::share_execs), and waits for nothing else. It allocates nothing on the heap and looks nothing up, other than
+    /// what breaks do: a patched break whose body has to be captured by the driver, or takes a new exec, allocates.
     ///
     /// # Errors
     /// Before anything runs: [`Misuse::NotRecorded`], [`Misuse::Poisoned`], [`Misuse::ReplayWhileRecording`], [`Misuse::PoolBusy`] from inside a
-    /// break that uses the pool, [`Misuse::PoolReleased`], [`Misuse::PoolLent`], [`Misuse::LegacyStream`], [`Misuse::ContextMismatch`]. [`Error::Break`] when a break fails and
-    /// [`Error::Segment`] when a launch does: later steps do not run, the thread's state is restored, and the capture can be replayed again.
+    /// break that uses the pool, [`Misuse::PoolReleased`], [`Misuse::PoolLent`], [`Misuse::LegacyStream`], [`Misuse::ContextMismatch`].
+    /// [`Error::Break`](crate::Error::Break) when a break fails and [`Error::Segment`](crate::Error::Segment) when a launch does: later steps do not run,
+    /// the thread's state is restored, and the capture can be replayed again.
+    #[doc(alias = "cuGraphLaunch")]
     pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
         self.state.replayable()?;
         if frame::is_capturing() {
@@ -180,8 +220,8 @@ impl<'env> BreakableCapture<'env> {
         }
         let pool = self.pool.handle();
         pool.context().expect_same(stream.context(), "replay's stream")?;
-        let mut turn = pool.lock()?;
-        turn.order(stream)?;
+        let mut guard = pool.lock()?;
+        guard.order(stream)?;
         let number = pool.next_replay();
         let frame =
             Frame { allocator: Allocator::StreamOrdered, stream: stream.clone(), pool: pool.clone(), recorder: None };
@@ -190,7 +230,7 @@ impl<'env> BreakableCapture<'env> {
         let mut replaced = Vec::new();
         let ran = run(&mut self.program.steps, stream, options.valid_rows, pool, &mut replaced);
         if !replaced.is_empty() {
-            drop(turn);
+            drop(guard);
             pool.free_after_replay(replaced);
         }
         ran?;

@@ -21,6 +21,7 @@ pub enum CaptureExecution {
 /// Better than both is a grid that is the same in every replay: the largest that the bucket needs, with the real size as an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
+#[doc(alias = "cuGraphExecKernelNodeSetParams", alias = "cuGraphLaunch")]
 pub enum Reconfigure {
     /// The nodes are set. Takes no more memory.
     #[default]

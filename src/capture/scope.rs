@@ -78,7 +78,7 @@ impl<'r, 'env> Scope<'r, 'env> {
     /// Outside a recording this is a direct call, whose result is returned as it is.
     ///
     /// # Errors
-    /// What the operation returns, as [`Error::Break`]; what ending a segment or opening the next returns.
+    /// What the operation returns, as [`Error::Break`](crate::Error::Break); what ending a segment or opening the next returns.
     pub fn break_point<'t, I, T, O, F>(&self, options: impl Into<BreakOptions>, inputs: I, operation: F) -> Result<O>
     where
         I: IntoIterator<Item = T>,
@@ -131,6 +131,29 @@ pub fn eager<'env, T>(
 
 /// As [`Scope::break_point`], for the forward that runs on this thread. The operation borrows nothing: values that it captures by move are
 /// frozen, live values come from the forward context.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{BreakableCapture, CapturePool, DType, Result, Tensor, break_point, current_stream, eager, empty};
+/// # let pool = CapturePool::new(&context)?;
+/// /// Model code that is handed no scope.
+/// fn forward(input: &Tensor) -> Result<Tensor> {
+///     let h = empty(DType::F32, input.shape())?;
+///     h.copy_from(&current_stream()?, input)?;
+///     break_point("attention", [&h], |b| b.input(0).cloned())
+/// }
+///
+/// let input = Tensor::from_slice(&stream, &[1.0_f32, 2.0], &[2, 1])?;
+/// let eagerly = eager(&pool, &stream, |_| forward(&input))?;
+/// let mut capture = BreakableCapture::new(&pool)?;
+/// let output = capture.record(&stream, |_| forward(&input))?;
+/// let _ = capture.replay(&stream)?;
+/// assert_eq!(output.read::<f32>(&stream)?, eagerly.read::<f32>(&stream)?);
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
 ///
 /// # Errors
 /// As for [`Scope::break_point`].

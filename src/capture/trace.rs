@@ -11,9 +11,28 @@ use crate::pool::CapturePool;
 use crate::pool::tracer::Tracer;
 
 /// Runs a forward as [`eager`](super::eager) does, and writes down what a recording of it would ask of the pool: each tensor and handoff with its size, and
-/// when it goes. A warm-up run that is traced costs what a warm-up costs; its trace is what a [`PoolPlan`](crate::pool::PoolPlan) is made from.
+/// when it goes. A warm-up run that is traced costs what a warm-up costs; its trace is what a [`PoolPlan`](crate::memory::PoolPlan) is made from.
 ///
 /// BatchOutputs of breaks land in handoffs, as in a recording. The forward's tensors are ordinary stream-ordered memory.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::memory::{PoolPlan, planner::PlanOptions};
+/// # use breakable_cuda_graph::{BreakableCapture, CaptureOptions, CapturePool, DType, Result, Scope, trace};
+/// # let pool = CapturePool::new(&context)?;
+/// # let forward = |scope: &Scope<'_, 'static>| -> Result<()> { scope.empty(DType::F32, &[1024, 1024]).map(drop) };
+/// let (traced, ()) = trace(&pool, &stream, forward)?; // A warm-up.
+/// let plan = PoolPlan::new([traced], &PlanOptions::default())?;
+/// assert_eq!(plan.bytes(), 4 << 20); // Before anything is captured.
+/// pool.take_plan(&plan)?;
+/// let options = CaptureOptions::default().plan(&plan.traces()[0]);
+/// BreakableCapture::with_options(&pool, options)?.record(&stream, forward)?;
+/// assert_eq!(pool.usage()?.reserved, 4 << 20);
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
 ///
 /// # Errors
 /// What the forward returns; [`Misuse::NestedCapture`](crate::Misuse::NestedCapture) in a recording or another trace, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch).

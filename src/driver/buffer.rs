@@ -14,6 +14,7 @@ use std::fmt;
 
 /// A range of device memory, given back when dropped: in the order of its stream where it came from a [`MemoryPool`], at once where it came
 /// from `cuMemAlloc`, not at all where it is borrowed.
+#[doc(alias = "cuMemAlloc")]
 pub struct DeviceBuffer {
     context: Context,
     address: CUdeviceptr,
@@ -47,6 +48,7 @@ impl DeviceBuffer {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuMemAlloc")]
     pub fn new(context: &Context, bytes: usize) -> Result<DeviceBuffer> {
         let _bound = context.bind()?;
         let _relaxed = relaxed_if_open(context.driver())?;
@@ -111,6 +113,7 @@ impl Drop for DeviceBuffer {
 
 /// Page-locked host memory: copies from and to it are asynchronous, and a segment can record them
 /// ([`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)).
+#[doc(alias = "cuMemHostAlloc")]
 pub struct PinnedBuffer {
     context: Context,
     address: *mut c_void,

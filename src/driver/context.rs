@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 /// Handles that are dropped while a capture is open on the context are queued and destroyed when the last such capture closes, since some of
 /// these calls would invalidate the capture (`cuModuleUnload`, `cuMemFree`, `cuGraphExecDestroy`).
 #[derive(Clone)]
+#[doc(alias = "cuModuleUnload", alias = "cuMemFree", alias = "cuGraphExecDestroy")]
 pub struct Context {
     inner: Arc<Inner>,
 }
@@ -75,6 +76,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Misuse::ForkedAfterInit`], or what the driver returns.
+    #[doc(alias = "cuDevicePrimaryCtxRetain")]
     pub fn primary_context(&self) -> Result<Context> {
         let driver = self.driver();
         if !driver.is_of_this_process() {
@@ -159,6 +161,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open, and what the driver returns, which may come from earlier work.
+    #[doc(alias = "cuCtxSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         capture_state::refuse_synchronize("context")?;
         let _bound = self.bind()?;
@@ -172,6 +175,7 @@ impl Context {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuMemGetInfo")]
     pub fn memory_info(&self) -> Result<MemoryInfo> {
         let _bound = self.bind()?;
         let (mut free, mut total) = (0, 0);

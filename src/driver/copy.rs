@@ -21,6 +21,7 @@ impl Stream {
     ///
     /// # Safety
     /// `to` is the start of at least `from.len()` bytes of device memory of the stream's context.
+    #[doc(alias = "cuMemcpyHtoDAsync")]
     pub unsafe fn copy_host_to_device(&self, to: CUdeviceptr, from: &[u8]) -> Result<()> {
         if capture_state::is_open() {
             return Err(Misuse::HostMemoryInSegment.into());
@@ -44,6 +45,7 @@ impl Stream {
     ///
     /// # Safety
     /// `from` is the start of at least `to.len()` bytes of device memory of the stream's context.
+    #[doc(alias = "cuMemcpyDtoHAsync")]
     pub unsafe fn copy_device_to_host(&self, to: &mut [u8], from: CUdeviceptr) -> Result<()> {
         if capture_state::is_open() {
             return Err(Misuse::HostMemoryInSegment.into());
@@ -103,6 +105,7 @@ impl Stream {
     /// # Safety
     /// Both addresses are the start of at least `bytes` bytes of device memory of the stream's context, valid whenever the copy runs; the
     /// ranges don't overlap.
+    #[doc(alias = "cuMemcpyDtoDAsync")]
     pub unsafe fn copy_device_to_device(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -121,6 +124,7 @@ impl Stream {
     ///
     /// # Safety
     /// `address` is the start of at least `bytes` bytes of device memory of the stream's context, valid whenever the memset runs.
+    #[doc(alias = "cuMemsetD8Async")]
     pub unsafe fn fill_bytes(&self, address: CUdeviceptr, value: u8, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());

@@ -26,6 +26,7 @@ impl Device {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuDeviceGetCount")]
     pub fn count(driver: &Driver) -> Result<usize> {
         let mut count = 0;
         // SAFETY: `count` is a valid place.
@@ -37,6 +38,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`] with the number of devices, or what the driver returns.
+    #[doc(alias = "cuDeviceGet")]
     pub fn get(driver: &Driver, ordinal: usize) -> Result<Device> {
         let count = Device::count(driver)?;
         let Some(number) = i32::try_from(ordinal).ok().filter(|_| ordinal < count) else {
@@ -72,6 +74,7 @@ impl Device {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuDeviceGetName")]
     pub fn name(&self) -> Result<String> {
         let mut text = [0 as c_char; 256];
         // SAFETY: the buffer is as long as is said.
@@ -85,6 +88,7 @@ impl Device {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuDeviceGetAttribute")]
     pub fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32> {
         let mut value = 0;
         // SAFETY: `value` is a valid place.
@@ -115,6 +119,7 @@ impl Device {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuDeviceTotalMem")]
     pub fn total_memory(&self) -> Result<usize> {
         let mut bytes = 0;
         // SAFETY: `bytes` is a valid place.
@@ -127,6 +132,7 @@ impl Device {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuDeviceGetUuid")]
     pub fn uuid(&self) -> Result<[u8; 16]> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is a valid place.
@@ -139,6 +145,7 @@ impl Device {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuDeviceCanAccessPeer")]
     pub fn can_access(&self, peer: &Device) -> Result<bool> {
         let mut can = 0;
         // SAFETY: `can` is a valid place.

@@ -57,6 +57,7 @@ impl Event {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuEventCreate")]
     pub fn with_flags(context: &Context, flags: EventFlags) -> Result<Event> {
         let mut bits = (flags & EventFlags::BLOCKING_SYNC).bits();
         if !flags.contains(EventFlags::TIMING) {
@@ -105,6 +106,7 @@ impl Event {
     ///
     /// # Errors
     /// [`ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
+    #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         let segment = capture_state::segment_of(self.context.driver(), stream.as_raw())?;
@@ -120,6 +122,7 @@ impl Event {
     /// # Errors
     /// [`EventFromSegment`](crate::Misuse::EventFromSegment),
     /// [`SynchronizeWhileCapturing`](crate::Misuse::SynchronizeWhileCapturing), and what the driver returns.
+    #[doc(alias = "cuEventQuery")]
     pub fn is_done(&self) -> Result<bool> {
         capture_state::check_host_use(self.segment())?;
         let _bound = self.context.bind()?;
@@ -132,6 +135,7 @@ impl Event {
     ///
     /// # Errors
     /// As for [`is_done`](Event::is_done).
+    #[doc(alias = "cuEventSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         capture_state::check_host_use(self.segment())?;
         let _bound = self.context.bind()?;
@@ -145,6 +149,7 @@ impl Event {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuEventElapsedTime")]
     pub fn elapsed_since(&self, start: &Event) -> Result<Duration> {
         capture_state::check_host_use(self.segment())?;
         let _bound = self.context.bind()?;

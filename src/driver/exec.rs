@@ -94,6 +94,7 @@ impl GraphExec {
     ///
     /// # Errors
     /// [`Error::Instantiate`] with all that the driver tells.
+    #[doc(alias = "cuGraphInstantiateWithParams")]
     pub fn new(graph: &Graph, flags: InstantiateFlags) -> Result<GraphExec> {
         let context = graph.context();
         let driver = context.driver();
@@ -140,6 +141,7 @@ impl GraphExec {
     ///
     /// # Errors
     /// [`ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
+    #[doc(alias = "cuGraphUpload")]
     pub fn upload(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         let _bound = self.context.bind()?;
@@ -207,6 +209,7 @@ impl GraphExec {
     /// # Safety
     /// All device and host memory that the graph's nodes name is valid until the launch has run.
     #[inline]
+    #[doc(alias = "cuGraphLaunch")]
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         // SAFETY: both handles are live; the caller vouches for the memory.

@@ -62,6 +62,7 @@ impl Graph {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuGraphCreate")]
     pub fn new(context: &Context) -> Result<Graph> {
         let _bound = context.bind()?;
         let mut raw = core::ptr::null_mut();
@@ -75,6 +76,7 @@ impl Graph {
     /// # Safety
     /// `raw` is a graph that nobody else destroys. The graph of an open capture (`cuStreamGetCaptureInfo`) is the driver's and must not be
     /// given.
+    #[doc(alias = "cuStreamGetCaptureInfo")]
     pub unsafe fn from_raw(context: &Context, raw: CUgraph) -> Graph {
         Graph { context: context.clone(), raw }
     }
@@ -93,6 +95,7 @@ impl Graph {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuGraphGetNodes")]
     pub fn node_counts(&self) -> Result<NodeCounts> {
         let _bound = self.context.bind()?;
         let mut counts = NodeCounts::default();

@@ -90,6 +90,7 @@ impl MemoryPool {
     ///
     /// # Errors
     /// [`Error::PoolsUnsupported`] where the device has none, and what the driver returns.
+    #[doc(alias = "cuMemPoolCreate")]
     pub fn with_options(context: &Context, options: MemoryPoolOptions) -> Result<MemoryPool> {
         let device = context.device();
         if !device.supports_memory_pools()? {
@@ -154,6 +155,7 @@ impl MemoryPool {
     /// # Errors
     /// [`Misuse::StreamIsCapturing`] on a stream that is being captured: the memory would belong to the graph, whose second launch fails.
     /// [`Misuse::ContextMismatch`], and what the driver returns (`CUDA_ERROR_OUT_OF_MEMORY` too when the pool's limit is reached).
+    #[doc(alias = "cuMemAllocFromPoolAsync")]
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<DeviceBuffer> {
         self.context().expect_same(stream.context(), "stream")?;
         if capture_state::segment_of(self.context().driver(), stream.as_raw())? != 0 {
@@ -173,6 +175,7 @@ impl MemoryPool {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuMemPoolGetAttribute")]
     pub fn usage(&self) -> Result<MemoryPoolUsage> {
         let driver = self.context().driver();
         let _bound = self.context().bind()?;
@@ -194,6 +197,7 @@ impl MemoryPool {
     ///
     /// # Errors
     /// [`Misuse::SynchronizeWhileCapturing`], and what the driver returns.
+    #[doc(alias = "cuMemPoolTrimTo")]
     pub fn trim(&self, keep: usize) -> Result<()> {
         capture_state::refuse_synchronize("memory pool")?;
         let _bound = self.context().bind()?;

@@ -76,6 +76,7 @@ impl Module {
     ///
     /// # Errors
     /// What the driver returns: `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` and the like.
+    #[doc(alias = "cuModuleLoadDataEx")]
     pub fn load_ptx(context: &Context, ptx: &CStr) -> Result<Module> {
         // SAFETY: NUL-terminated PTX text.
         unsafe { Module::load_image(context, ptx.as_ptr().cast()) }
@@ -130,6 +131,7 @@ impl Module {
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND` for a name that the module lacks, [`Misuse::NoHostKernel`] for a kernel that the reference driver can't run, and what else
     /// the driver returns.
+    #[doc(alias = "cuModuleGetFunction", alias = "cuFuncLoad")]
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let context = self.context();
         let text = CString::new(name).map_err(|_| crate::Error::Misuse(Misuse::BadName { name: name.to_owned() }))?;
@@ -191,6 +193,7 @@ impl Kernel {
     ///
     /// # Errors
     /// [`CallError::Unsupported`](crate::sys::CallError::Unsupported) on an older driver, and what the driver returns.
+    #[doc(alias = "cuFuncGetParamInfo")]
     pub fn parameters(&self) -> Result<Vec<ParameterInfo>> {
         let driver = self.context.driver();
         let _bound = self.context.bind()?;
@@ -226,6 +229,7 @@ impl Kernel {
     /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel
     /// reads and writes through pointers among them is valid device memory whenever the work runs; for a recorded launch, at every replay.
     #[inline]
+    #[doc(alias = "cuLaunchKernel")]
     pub unsafe fn launch_raw(
         &self,
         stream: &Stream,

@@ -86,6 +86,7 @@ impl Stream {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuStreamCreateWithPriority")]
     pub fn with_options(context: &Context, options: StreamOptions) -> Result<Stream> {
         let _bound = context.bind()?;
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING.0;
@@ -111,6 +112,19 @@ impl Stream {
     }
 
     /// Uses a foreign stream, and keeps `owner` alive as long as this value or a clone lives. A null handle is the legacy default stream.
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::driver::{Device, Stream};
+    /// # use breakable_cuda_graph::Driver;
+    /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let engines = std::sync::Arc::new(Stream::new(&context)?);
+    /// // An engine's own stream, by its handle; the owner lives as long as anything here uses it.
+    /// // SAFETY: a stream of this context, which its owner keeps.
+    /// let stream = unsafe { Stream::borrow_raw(&context, engines.as_raw(), Some(engines.clone()))? };
+    /// assert!(stream.is_idle()?);
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Misuse::ContextMismatch`] when it belongs to another context, [`Misuse::WouldInvalidate`] while it is captured, and what the driver
@@ -144,6 +158,7 @@ impl Stream {
     ///
     /// # Errors
     /// What the driver returns.
+    #[doc(alias = "cuStreamGetPriority")]
     pub fn priority(&self) -> Result<i32> {
         let mut priority = 0;
         // SAFETY: a live stream and a valid place.
@@ -156,6 +171,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Misuse::WouldInvalidate`] while the stream is captured, and what the driver returns.
+    #[doc(alias = "cuStreamGetId")]
     pub fn id(&self) -> Result<u64> {
         refuse_captured(self.context(), self.as_raw(), Call::cuStreamGetId)?;
         let mut id = 0;
@@ -170,6 +186,7 @@ impl Stream {
     /// # Errors
     /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open: the call would invalidate the capture. What the driver
     /// returns, which may come from earlier work.
+    #[doc(alias = "cuStreamSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         capture_state::refuse_synchronize("stream")?;
         self.settle()
@@ -186,6 +203,7 @@ impl Stream {
     ///
     /// # Errors
     /// As for [`synchronize`](Stream::synchronize).
+    #[doc(alias = "cuStreamQuery")]
     pub fn is_idle(&self) -> Result<bool> {
         capture_state::refuse_synchronize("stream")?;
         // SAFETY: a live stream.
@@ -199,6 +217,7 @@ impl Stream {
     /// # Errors
     /// [`Misuse::EventFromSegment`] for an event recorded in a segment that is not open any more,
     /// [`Misuse::EventFromOutside`] in a segment for one that was recorded before it, and what the driver returns.
+    #[doc(alias = "cuStreamWaitEvent")]
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "event")?;
         let segment = event.segment();

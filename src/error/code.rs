@@ -5,6 +5,12 @@ use super::{Error, Misuse, TensorError};
 impl Error {
     /// A number for this kind of error that never changes: 100 to 199 for drivers and devices, 200 to 299 for memory, 300 to 399 for recordings and
     /// replays, 400 to 499 for the prefill runner, 500 to 599 for [`Misuse`], 600 to 699 for [`TensorError`], 900 and up for the rest.
+    ///
+    /// ```
+    /// use breakable_cuda_graph::{Error, Misuse};
+    ///
+    /// assert_eq!(Error::from(Misuse::NestedCapture).code(), 503); // In every version.
+    /// ```
     pub fn code(&self) -> u32 {
         match self {
             Error::Load(_) => 100,

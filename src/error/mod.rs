@@ -82,7 +82,7 @@ pub enum Error {
         /// What it did.
         source: Box<Error>,
     },
-    /// A patched break asked for more temporaries than it did when it was captured. Where that happens in a replay, its stretch is launched piece by piece.
+    /// A patched break asked for more temporaries than it did when it was captured. Where that happens in a replay, its composite graph is launched part by part.
     #[error(
         "a patched break asked for {requested} bytes of scratch where {left} are left: what it took at capture is all there is"
     )]

@@ -16,6 +16,23 @@ use std::sync::Arc;
 /// and threads. The content of a tensor of the pool is therefore only valid until the next replay of any capture of the pool.
 ///
 /// Blocks are placed by online best fit, or where a [`PoolPlan`] made from traces puts them, which takes less: see [`take_plan`](CapturePool::take_plan).
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{BreakableCapture, CapturePool, DType};
+/// let pool = CapturePool::new(&context)?;
+/// let mut captures = Vec::new();
+/// for rows in [4096, 1024] {
+///     let mut capture = BreakableCapture::new(&pool)?;
+///     capture.record(&stream, |scope| scope.empty(DType::F32, &[rows, 256])?.fill_bytes(&scope.stream()?, 0))?;
+///     captures.push(capture);
+/// }
+/// assert_eq!(pool.usage()?.reserved, 4 << 20); // The smaller bucket uses the larger one's bytes.
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct CapturePool {
     inner: PoolHandle,

@@ -73,6 +73,15 @@ const LONGEST: usize = 512;
 impl Ladder {
     /// By the rule, or from an explicit list: from `min(16, max)` each step is 16 while an eighth of the size is no more than that, then the
     /// largest power of two that is no more than an eighth of the size, at most 512; the maximum ends it.
+    ///
+    /// ```
+    /// use breakable_cuda_graph::prefill::{Ladder, LadderOptions};
+    ///
+    /// let ladder = Ladder::new(&LadderOptions::new(300));
+    /// assert_eq!(ladder.buckets()[..3], [16, 32, 48]);
+    /// assert_eq!((ladder.bucket_for(40), ladder.bucket_for(300), ladder.bucket_for(301)), (Some(48), Some(300), None));
+    /// assert_eq!(Ladder::new(&LadderOptions::new(300).explicit([64, 128])).buckets(), [64, 128, 300]);
+    /// ```
     pub fn new(options: &LadderOptions) -> Ladder {
         let max = options.chunk.map_or(options.max_tokens, |chunk| options.max_tokens.min(chunk));
         if max == 0 {

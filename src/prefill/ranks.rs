@@ -91,6 +91,18 @@ impl Ranks for OneRank {
 
 /// A rank of several threads of one process, each with its device. When one is dropped, makes another call than the rest, or does not come in
 /// time, all of them get an error, from then on.
+///
+/// ```
+/// use breakable_cuda_graph::prefill::{Ranks, ThreadRank};
+///
+/// let ranks = ThreadRank::group(2);
+/// let most = std::thread::scope(|scope| {
+///     let threads = ranks.into_iter().map(|rank| scope.spawn(move || rank.max(10 + rank.rank() as u64)));
+///     threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<_>, _>>()
+/// })?;
+/// assert_eq!(most, [11, 11]);
+/// # Ok::<(), breakable_cuda_graph::prefill::RanksError>(())
+/// ```
 #[derive(Debug)]
 pub struct ThreadRank {
     rank: usize,

@@ -237,7 +237,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     ///
     /// # Errors
     /// [`Error::Capture`](crate::Error::Capture) with bucket and segment, or what the model returns, when a capture fails: then all captures are
-    /// dropped and every batch runs eagerly, on all ranks, unless [`OnFailure::KeepOthers`] was asked for, by which the other buckets are still
+    /// dropped and every batch runs eagerly, on all ranks, unless [`OnFailure::KeepOthers`](super::OnFailure::KeepOthers) was asked for, by which the other buckets are still
     /// captured and the first error is returned. [`PrefillError::OtherRankFailed`] and [`PrefillError::RecordingsDiffer`] where this rank was not
     /// the one that failed. A panic of the model goes on after the other ranks were told.
     pub fn capture_all(&mut self, stream: &Stream, mut progress: impl FnMut(&CaptureProgress)) -> Result<()> {

@@ -14,6 +14,20 @@ pub enum LeadingDim {
 }
 
 /// A static input: a buffer that captures read at a fixed address.
+///
+/// ```
+/// use breakable_cuda_graph::DType;
+/// use breakable_cuda_graph::prefill::{InputSpec, TailRule};
+///
+/// let inputs = [
+///     InputSpec::rows("ids", DType::I32, &[]).tail(TailRule::Zero),
+///     InputSpec::rows("slots", DType::I64, &[]).tail(TailRule::DummySlot(-1)), // Kernels skip these rows.
+///     InputSpec::rows("lengths", DType::I32, &[]).tail(TailRule::from(1_i32)),
+///     InputSpec::fixed("rotary", DType::F32, &[4096, 64]),
+/// ];
+/// assert_eq!(inputs[0].shape_of(128), [128]);
+/// assert_eq!(inputs[3].shape_of(128), [4096, 64]);
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct InputSpec {

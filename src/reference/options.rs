@@ -91,6 +91,35 @@ impl Options {
     }
 
     /// With a host function for the kernel of this name.
+    ///
+    /// ```
+    /// use breakable_cuda_graph::driver::{Device, LaunchConfig, Module, Stream};
+    /// use breakable_cuda_graph::reference::Options;
+    /// use breakable_cuda_graph::{Driver, Tensor};
+    /// use std::ffi::c_void;
+    ///
+    /// /// `double(int *x, unsigned count)`: the work of a whole grid.
+    /// unsafe extern "C" fn double(_: *const LaunchConfig, arguments: *const *mut c_void) {
+    ///     // SAFETY: two arguments of these types, and a pointer to as many elements.
+    ///     let values = unsafe {
+    ///         let (x, count) = (*(*arguments).cast::<*mut i32>(), *(*arguments.add(1)).cast::<u32>());
+    ///         std::slice::from_raw_parts_mut(x, count as usize)
+    ///     };
+    ///     values.iter_mut().for_each(|value| *value *= 2);
+    /// }
+    ///
+    /// let driver = Driver::reference_with(Options::default().kernel("double", double))?;
+    /// let context = Device::get(&driver, 0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// // The same PTX is what a device runs.
+    /// let ptx = c".version 8.0\n.target sm_70\n.visible .entry double(.param .u64 x, .param .u32 count) { ret; }";
+    /// let kernel = Module::load_ptx(&context, ptx)?.kernel("double")?;
+    /// let x = Tensor::from_slice(&stream, &[1, 2, 3], &[3])?;
+    /// // SAFETY: the arguments are the kernel's, and it stays in the tensor.
+    /// unsafe { kernel.launch(&stream, LaunchConfig::for_elements(3), &[(&x).into(), 3_u32.into()])? };
+    /// assert_eq!(x.read::<i32>(&stream)?, [2, 4, 6]);
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
     #[must_use]
     pub fn kernel(mut self, name: impl Into<String>, function: HostKernel) -> Self {
         self.kernels.push((name.into(), function));

@@ -16,6 +16,17 @@ use std::sync::Arc;
 /// A loaded driver. Cheap to clone; all clones are the same driver.
 ///
 /// Nothing touches a driver before the first of these is made. A loaded library is never unloaded.
+///
+/// ```
+/// use breakable_cuda_graph::Driver;
+///
+/// let driver = Driver::load().or_else(|error| {
+///     println!("on the CPU: {error}");
+///     Driver::reference()
+/// })?;
+/// assert!(driver.version() >= 12_000);
+/// # Ok::<(), breakable_cuda_graph::sys::LoadError>(())
+/// ```
 #[derive(Clone)]
 pub struct Driver {
     inner: Arc<Inner>,
@@ -121,6 +132,7 @@ impl Driver {
 
     /// The CUDA version of the driver, as `1000 * major + 10 * minor`
     /// ([`cuDriverGetVersion`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VERSION.html)).
+    #[doc(alias = "cuDriverGetVersion")]
     pub fn version(&self) -> i32 {
         self.inner.version
     }

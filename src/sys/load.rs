@@ -23,6 +23,7 @@ impl Driver {
     ///
     /// # Errors
     /// See [`LoadError`].
+    #[doc(alias = "cuInit")]
     pub fn load() -> Result<Driver, LoadError> {
         load(&Search::of_environment())
     }

@@ -66,6 +66,7 @@ impl Kernel {
     /// # Safety
     /// There is one argument for each parameter of the kernel, of its type and size, and the kernel reads and writes no more memory than the
     /// tensors have.
+    #[doc(alias = "cuLaunchKernel")]
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, arguments: &[Arg<'_>]) -> Result<()> {
         if arguments.len() > MAX_ARGUMENTS {
             return Err(Misuse::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS }.into());

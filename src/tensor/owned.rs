@@ -20,6 +20,19 @@ pub enum Location {
 /// A tensor: typed, strided elements in memory that it shares with its clones and views. The memory is given back with the last of them.
 ///
 /// Its content is the device's business: cloning and viewing cost no copy and no driver call.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{DType, Tensor};
+/// let matrix = Tensor::from_slice(&stream, &[1, 2, 3, 4, 5, 6], &[2, 3])?;
+/// let column = matrix.narrow(1, 1, 1)?; // A view: no byte is copied.
+/// assert_eq!((column.shape(), column.strides(), column.dtype()), (&[2, 1][..], &[3, 1][..], DType::I32));
+/// assert_eq!(column.read::<i32>(&stream)?, [2, 5]);
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
@@ -48,6 +61,7 @@ impl Tensor {
     /// # Errors
     /// [`Misuse::AllocateInSegment`](crate::Misuse::AllocateInSegment) while a segment is open on this thread, [`TensorError::Layout`], and what the driver
     /// returns.
+    #[doc(alias = "cuMemAlloc")]
     pub fn allocate(context: &Context, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         if capture_state::is_in_segment() {
             return Err(Misuse::AllocateInSegment.into());

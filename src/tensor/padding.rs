@@ -10,6 +10,19 @@ use crate::kernels::{self, TensorDesc};
 ///
 /// In a segment the launch is recorded with this number of rows.
 ///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{Tensor, scrub_padding_tail};
+/// let (a, b) = (Tensor::from_slice(&stream, &[1, 2, 3], &[3])?, Tensor::from_slice(&stream, &[4.0_f32; 4], &[2, 2])?);
+/// scrub_padding_tail(&stream, 1, [Some(&a), None, Some(&b)])?; // In one launch.
+/// assert_eq!(a.read::<i32>(&stream)?, [1, 0, 0]);
+/// assert_eq!(b.read::<f32>(&stream)?, [4.0, 4.0, 0.0, 0.0]);
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
+///
 /// # Errors
 /// [`TensorError::Location`] for a host tensor, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
 pub fn scrub_padding_tail<'a, I, T>(stream: &Stream, rows: usize, tensors: I) -> Result<()>

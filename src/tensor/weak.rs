@@ -92,6 +92,21 @@ impl WeakRef {
 }
 
 /// A weak reference to a device tensor; a host tensor, or none, comes back as it is. No byte is copied and no driver call made.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{Tensor, weak_ref};
+/// let tensor = Tensor::from_slice(&stream, &[1, 2], &[2])?;
+/// let weak = weak_ref(&tensor).expect("it is there");
+/// assert_eq!(weak.upgrade()?.address(), tensor.address());
+/// drop(tensor);
+/// assert!(weak.upgrade().is_err()); // It owns nothing.
+/// assert!(weak_ref(None).is_none());
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
 pub fn weak_ref<'a>(tensor: impl Into<Option<&'a Tensor>>) -> Option<WeakRef> {
     tensor.into().map(|tensor| match tensor.place() {
         Location::Host => WeakRef::Host(tensor.clone()),

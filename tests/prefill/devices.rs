@@ -45,9 +45,9 @@ fn each_runner_works_on_its_own_device_whatever_is_current() {
                         let mut all = Vec::new();
                         for (step, rows) in [3, 16, 5, 1, 9].into_iter().enumerate() {
                             let owned = Owned::new(&stream, step as u64, rows);
-                            let read = |results: breakable_cuda_graph::prefill::BatchOutputs<'_>| {
-                                assert!(results.tensor(0).expect("one").context().expect("device memory") == context);
-                                vec![results.read::<f32>(0, &stream).expect("an output")]
+                            let read = |outputs: breakable_cuda_graph::prefill::BatchOutputs<'_>| {
+                                assert!(outputs.tensor(0).expect("one").context().expect("device memory") == context);
+                                vec![outputs.read::<f32>(0, &stream).expect("an output")]
                             };
                             let got = owned.with(|batch| runner.run(&stream, batch)).map(read).expect("a batch");
                             let expected =
@@ -89,7 +89,7 @@ fn nothing_is_made_on_the_wrong_device() {
             assert!(matches!(refused, Err(Error::Misuse(Misuse::ContextMismatch { .. }))), "{refused:?}");
             let refused = runner.capture_all(&foreign, |_| {});
             assert!(refused.is_ok(), "nothing is left to capture");
-            let got = owned.with(|batch| runner.run(&stream, batch).map(|results| results.bucket()));
+            let got = owned.with(|batch| runner.run(&stream, batch).map(|outputs| outputs.bucket()));
             assert_eq!(got.expect("a batch"), Some(64));
         })
         .expect("the other context");

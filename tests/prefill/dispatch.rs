@@ -85,9 +85,9 @@ fn each_reason_is_reached_counted_and_logged_once() {
     check(&rig, &mut runner, &other, &EagerReason::ModeNotEligible);
     other.meta.mode = Mode::Eligible(8);
     check(&rig, &mut runner, &other, &EagerReason::KeyMismatch);
-    let mut vetoed = batch(3);
-    vetoed.meta.veto = Some("a multimodal batch");
-    check(&rig, &mut runner, &vetoed, &EagerReason::Rejected("a multimodal batch".into()));
+    let mut rejected = batch(3);
+    rejected.meta.reject = Some("a multimodal batch");
+    check(&rig, &mut runner, &rejected, &EagerReason::Rejected("a multimodal batch".into()));
 
     // Under another key the captures are made anew.
     runner.set_key(8);
@@ -174,7 +174,7 @@ fn ranks_that_disagree_are_a_reason() {
                 if me == 0 {
                     check(rig, &mut runner, &batch, &EagerReason::RanksDisagree);
                 } else {
-                    batch.meta.veto = Some("not this one");
+                    batch.meta.reject = Some("not this one");
                     check(rig, &mut runner, &batch, &EagerReason::Rejected("not this one".into()));
                 }
             });

@@ -32,15 +32,15 @@ fn runner<'m>(rig: &Rig, model: &'m Small, options: RunnerOptions) -> PrefillRun
 
 /// A batch's outputs, and the bucket that it was replayed in.
 fn run(rig: &Rig, runner: &mut PrefillRunner<'_, Small>, batch: &Owned) -> (Vec<Vec<f32>>, Option<usize>) {
-    let results = batch.with(|batch| runner.run(&rig.stream, batch)).expect("a batch");
-    let outputs = (0..results.len()).map(|index| results.read(index, &rig.stream).expect("an output")).collect();
-    (outputs, results.bucket())
+    let outputs = batch.with(|batch| runner.run(&rig.stream, batch)).expect("a batch");
+    let values = (0..outputs.len()).map(|index| outputs.read(index, &rig.stream).expect("an output")).collect();
+    (values, outputs.bucket())
 }
 
 /// The same without capture.
 fn run_eager(rig: &Rig, runner: &mut PrefillRunner<'_, Small>, batch: &Owned) -> Vec<Vec<f32>> {
-    let results = batch.with(|batch| runner.run_eager(&rig.stream, batch)).expect("a batch");
-    (0..results.len()).map(|index| results.read(index, &rig.stream).expect("an output")).collect()
+    let outputs = batch.with(|batch| runner.run_eager(&rig.stream, batch)).expect("a batch");
+    (0..outputs.len()).map(|index| outputs.read(index, &rig.stream).expect("an output")).collect()
 }
 
 /// Bits, so that nothing but equality will do.

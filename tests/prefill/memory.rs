@@ -51,8 +51,8 @@ fn captures_at_first_use_follow_a_plan_that_was_made_before() {
                 for rows in [3, 128, 40, 65] {
                     let ids = vec![0_i32; rows];
                     let batch = Batch { rows, context: &(), inputs: &[InputData::host(&ids)] };
-                    let results = runner.run(&rig.stream, &batch).expect("a batch");
-                    assert_eq!(results.bucket(), runner_bucket(rows));
+                    let outputs = runner.run(&rig.stream, &batch).expect("a batch");
+                    assert_eq!(outputs.bucket(), runner_bucket(rows));
                 }
             }
             CaptureWhen::OnCall => while runner.capture_next(&rig.stream).expect("a capture").is_some() {},

@@ -14,7 +14,7 @@ const WORDS: usize = 32;
 pub struct Meta {
     pub offsets: Tensor,
     pub mode: Mode<u32>,
-    pub veto: Option<&'static str>,
+    pub reject: Option<&'static str>,
 }
 
 /// `embed(ids) + x`, then two layers: a product, a break, a residual sum.
@@ -97,7 +97,7 @@ impl PrefillModel for Small {
     }
 
     fn reject(&self, context: &Meta, _: usize) -> Option<Cow<'static, str>> {
-        context.veto.map(Cow::Borrowed)
+        context.reject.map(Cow::Borrowed)
     }
 
     fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
@@ -144,7 +144,7 @@ impl Meta {
             offsets.push(offsets[offsets.len() - 1] + *length as i32);
         }
         let offsets = Tensor::from_slice(stream, &offsets, &[offsets.len()])?;
-        Ok(Meta { offsets, mode: Mode::Eligible(7), veto: None })
+        Ok(Meta { offsets, mode: Mode::Eligible(7), reject: None })
     }
 }
 

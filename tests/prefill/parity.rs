@@ -129,9 +129,9 @@ fn inputs_may_be_on_the_device() {
         let (x, bias) = (random_values(9, 3 * WIDTH), random_values(8, WIDTH));
         let host = [InputData::host(&ids), InputData::host(&x), InputData::host(&bias)];
         let run = |runner: &mut breakable_cuda_graph::PrefillRunner<'_, Small>, inputs: &[InputData<'_>]| {
-            let results = runner.run(&rig.stream, &Batch { rows: 3, context: &owned.meta, inputs }).expect("a batch");
-            assert_eq!(results.bucket(), Some(4));
-            results.read::<f32>(0, &rig.stream).expect("an output")
+            let outputs = runner.run(&rig.stream, &Batch { rows: 3, context: &owned.meta, inputs }).expect("a batch");
+            assert_eq!(outputs.bucket(), Some(4));
+            outputs.read::<f32>(0, &rig.stream).expect("an output")
         };
         let expected = run(&mut runner, &host);
         let x_there = Tensor::from_slice(&rig.stream, &x, &[3, WIDTH]).expect("a tensor");
@@ -159,8 +159,8 @@ fn batches_on_several_streams_in_turn() {
             let owned = Owned::new(&rig.stream, batch as u64, batch % 8 + 1);
             let kept = rig.zeros(&[batch % 8 + 1, WIDTH]);
             owned.with(|b| {
-                let results = runner.run(stream, b).expect("a batch");
-                let hidden = results.tensor(0).expect("an output");
+                let outputs = runner.run(stream, b).expect("a batch");
+                let hidden = outputs.tensor(0).expect("an output");
                 model.ops.scale_into(stream, &hidden, 1.0, &kept).expect("kept");
             });
             // The next batch is enqueued without a wait for this one; every third is looked at.
@@ -183,12 +183,12 @@ fn outputs_are_refused_after_another_replay_of_the_pool() {
         other.capture_all(&rig.stream, |_| {}).expect("captured");
         let batch = Owned::new(&rig.stream, 1, 5);
         batch.with(|batch| {
-            let results = one.run(&rig.stream, batch).expect("a batch");
-            assert!(results.tensor(0).is_ok());
-            assert!(matches!(results.tensor(2), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
+            let outputs = one.run(&rig.stream, batch).expect("a batch");
+            assert!(outputs.tensor(0).is_ok());
+            assert!(matches!(outputs.tensor(2), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
             let _ = other.run(&rig.stream, batch).expect("a batch");
-            assert!(matches!(results.tensor(0), Err(Error::Misuse(Misuse::OutputsOverwritten))));
-            assert!(matches!(results.read::<f32>(1, &rig.stream), Err(Error::Misuse(Misuse::OutputsOverwritten))));
+            assert!(matches!(outputs.tensor(0), Err(Error::Misuse(Misuse::OutputsOverwritten))));
+            assert!(matches!(outputs.read::<f32>(1, &rig.stream), Err(Error::Misuse(Misuse::OutputsOverwritten))));
         });
     });
 }

@@ -170,7 +170,7 @@ fn a_bad_batch_on_one_rank_lets_the_others_go_on() {
                 bad.rows = 4;
             }
             match runner.run(&rig.stream, &bad) {
-                Ok(results) => assert_eq!((me, results.bucket()), (0, None)),
+                Ok(outputs) => assert_eq!((me, outputs.bucket()), (0, None)),
                 Err(error) => assert!(me == 1 && error.to_string().contains("input ids"), "{error}"),
             }
         });

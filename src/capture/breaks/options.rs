@@ -16,14 +16,37 @@ pub enum BreakKind {
     /// more than once in a replay, and up to three times when it is captured.
     ///
     /// Other arguments cost the driver little, other grids several times as much: launch as many blocks as the bucket may need, and tell the kernel by an
-    /// argument what is real, or allow execs for grids that recur
-    /// ([`CaptureOptions::max_recorded_configs`](super::CaptureOptions::max_recorded_configs)).
+    /// argument what is valid, or allow execs for grids that recur ([`Reconfigure::AnotherExec`](crate::Reconfigure::AnotherExec)).
     Patched,
     /// Once, at capture time, as part of the segment: for work that is the same on every replay.
     Inline,
 }
 
 /// How a break is recorded. A `&'static str` or a `String` is a break of that name with the defaults.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{BreakOptions, BreakableCapture, CapturePool, DType, Tensor, active_forward};
+/// # let pool = CapturePool::new(&context)?;
+/// # let cache = Tensor::from_slice(&stream, &[1.0_f32, 2.0, 3.0], &[3, 1])?;
+/// let mut capture = BreakableCapture::new(&pool)?;
+/// let found = active_forward(&0_usize, || {
+///     capture.record(&stream, |scope| {
+///         // It only enqueues work: what differs from the last replay is set on nodes of one exec.
+///         scope.break_point(BreakOptions::new("attention").patched(), [&cache], |b| {
+///             let found = b.empty(DType::F32, &[1, 1])?;
+///             found.copy_from(b.stream(), &b.input(0)?.narrow(0, *b.forward_ctx::<usize>()?, 1)?)?;
+///             Ok(found)
+///         })
+///     })
+/// })?;
+/// let _ = active_forward(&2_usize, || capture.replay(&stream))?;
+/// assert_eq!((found.read::<f32>(&stream)?, capture.num_launches()), (vec![3.0], 1));
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BreakOptions {

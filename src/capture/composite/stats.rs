@@ -8,15 +8,15 @@ pub struct PatchStats {
     pub patched: u64,
     /// Those of them with a launch of another kernel or another launch configuration (grid, block, shared memory) than was there. The driver takes about
     /// 1.3 µs for such a node, and 0.2 µs for one of which only arguments differ: see
-    /// [`CaptureOptions::max_recorded_configs`](crate::CaptureOptions::max_recorded_configs). Bodies that are captured by the driver are not looked into.
+    /// [`Reconfigure`](crate::Reconfigure). Bodies that are captured by the driver are not looked into.
     pub reconfigured: u64,
     /// Bodies that were equal to what the exec had.
     pub unchanged: u64,
-    /// Execs made because bodies had other nodes, or other launch configurations, than any exec there was; the first of each composite is not counted.
+    /// Execs made because bodies had other nodes, or other launch configurations, than any exec there was; the first of each composite graph is not counted.
     pub rebuilt: u64,
-    /// Replays of a composite that were launched part by part.
+    /// Replays of a composite graph that were launched part by part.
     pub fell_back: u64,
-    /// Replays that found a shared exec with another capture's graph in it, see [`CaptureOptions::share_execs`](crate::CaptureOptions::share_execs).
+    /// Replays that found a shared exec with another capture's graph in it, see [`GraphOptions::share_execs`](crate::GraphOptions::share_execs).
     pub switched: u64,
     /// Execs there are. One that is shared counts for each capture that uses it.
     pub execs: usize,

@@ -16,6 +16,17 @@ thread_local! {
 
 /// Publishes a forward context for the time of a call: breaks that run in it read it live, with [`Break::forward_ctx`](crate::Break::forward_ctx)
 /// or [`current_forward_ctx`]. Calls nest; the innermost of a type is the one that is found. The previous state is restored on every way out.
+///
+/// ```
+/// use breakable_cuda_graph::{active_forward, current_forward_ctx};
+///
+/// let outer = active_forward(&1_u32, || {
+///     let inner = active_forward(&2_u32, || current_forward_ctx(|found: Option<&u32>| found.copied()));
+///     (inner, current_forward_ctx(|found: Option<&u32>| found.copied()))
+/// });
+/// assert_eq!(outer, (Some(2), Some(1)));
+/// assert_eq!(current_forward_ctx(|found: Option<&u32>| found.copied()), None);
+/// ```
 pub fn active_forward<T: Any, R>(context: &T, call: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {

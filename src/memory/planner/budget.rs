@@ -1,4 +1,4 @@
-//! What is left of the effort.
+//! What is left of the search budget.
 
 use super::types::SearchBudget;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 /// How many steps pass between two looks at the clock.
 const INTERVAL: u64 = 256;
 
-/// The effort, as it is used up.
+/// The search budget, as it is used up.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: u64,
@@ -15,8 +15,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new(effort: SearchBudget) -> Budget {
-        match effort {
+    pub(super) fn new(budget: SearchBudget) -> Budget {
+        match budget {
             SearchBudget::Steps(steps) => Budget { steps, until: None, used: 0 },
             // Later than the clock can say is never.
             SearchBudget::Time(time) => Budget { steps: u64::MAX, until: Instant::now().checked_add(time), used: 0 },

@@ -1,13 +1,13 @@
 //! Static memory planning: offsets for buffers whose lifetimes are known, such that the whole takes few bytes.
 //!
 //! - `types` is what is asked and answered.
-//! - `problem` turns demands into sizes in units and lifetimes in sections.
+//! - `problem` turns buffers into sizes in units and lifetimes in sections.
 //! - `greedy` has the fast methods.
 //! - `search` looks for a placement below a given height, `improve` decides which heights and how long, `rank` what is tried first, and `budget`
 //!   counts.
 //!
 //! [`plan`] takes the best of the fast methods. Where that is above the lower bound (the most bytes live at once), it searches for better ones
-//! until the bound is met or the effort is used up. How much it can find in that time differs from case to case; finding the least is NP-hard.
+//! until the bound is met or the search budget is used up. How much it can find in that time differs from case to case; finding the least is NP-hard.
 
 mod budget;
 mod greedy;
@@ -30,20 +30,30 @@ const MOST_PAIRS: u64 = 1 << 20;
 
 /// Gives each buffer an offset, such that no two that are live together share a byte.
 ///
-/// The fast methods take time in proportion to the pairs of buffers that are live together, and what follows takes [`PlanOptions::effort`] at
+/// The fast methods take time in proportion to the pairs of buffers that are live together, and what follows takes [`PlanOptions::budget`] at
 /// most. Beyond a million such pairs only online best fit is tried, and beyond 5000 buffers that lifetimes connect nothing is improved.
 ///
+/// ```
+/// use breakable_cuda_graph::memory::planner::{BufferSpec, PlanOptions, plan};
+///
+/// let buffers = [BufferSpec::new(1024, 0, 2), BufferSpec::new(512, 1, 3), BufferSpec::new(1024, 2, 3)];
+/// let placement = plan(&buffers, &PlanOptions::default())?;
+/// assert_eq!(placement.bytes(), 1536); // The first and the last lie in the same bytes.
+/// assert_eq!(placement.offsets()[0], placement.offsets()[2]);
+/// # Ok::<(), breakable_cuda_graph::memory::planner::PlanError>(())
+/// ```
+///
 /// # Errors
-/// [`PlanError`] says which demand or option it is.
-pub fn plan(demands: &[BufferSpec], options: &PlanOptions) -> Result<Placement, PlanError> {
+/// [`PlanError`] says which buffer or option it is.
+pub fn plan(specs: &[BufferSpec], options: &PlanOptions) -> Result<Placement, PlanError> {
     let alignment = options.alignment;
     if !alignment.is_power_of_two() {
         return Err(PlanError::Alignment(alignment));
     }
-    let mut budget = Budget::new(options.effort);
-    let mut by_begin: Vec<usize> = (0..demands.len()).collect();
-    by_begin.sort_by_key(|&index| demands[index].begin);
-    let problem = Problem::new(demands, &by_begin, alignment)?;
+    let mut budget = Budget::new(options.budget);
+    let mut by_begin: Vec<usize> = (0..specs.len()).collect();
+    by_begin.sort_by_key(|&index| specs[index].begin);
+    let problem = Problem::new(specs, &by_begin, alignment)?;
     let lower_bound = problem.bound() as usize * alignment;
     check_limit(lower_bound, lower_bound, options)?;
 

@@ -1,4 +1,4 @@
-//! The demands in the planner's terms: sizes in units of the alignment, time in sections.
+//! The buffers in the planner's terms: sizes in units of the alignment, time in sections.
 //!
 //! A section is a set of buffers that are all live at one moment and to which no buffer can be added. Two buffers are live together exactly when
 //! they share a section, so nothing else about time matters. The sections are in order of time, and a buffer lies in consecutive ones.
@@ -34,11 +34,11 @@ impl Buffer {
 }
 
 impl Problem {
-    /// Checks and converts the demands. `order` is theirs by begin.
-    pub(super) fn new(demands: &[BufferSpec], order: &[usize], alignment: usize) -> Result<Problem, PlanError> {
-        let mut buffers = Vec::with_capacity(demands.len());
+    /// Checks and converts the buffers. `order` is theirs by begin.
+    pub(super) fn new(specs: &[BufferSpec], order: &[usize], alignment: usize) -> Result<Problem, PlanError> {
+        let mut buffers = Vec::with_capacity(specs.len());
         let mut sum = 0_usize;
-        for (index, &BufferSpec { bytes, begin, end }) in demands.iter().enumerate() {
+        for (index, &BufferSpec { bytes, begin, end }) in specs.iter().enumerate() {
             if end <= begin {
                 return Err(PlanError::Lifetime { index, begin, end });
             }
@@ -50,18 +50,18 @@ impl Problem {
             sum = total;
             buffers.push(Buffer { size: (rounded / alignment) as u64, first: 0, last: 0, duration: end - begin });
         }
-        Ok(Problem::sweep(buffers, demands, order))
+        Ok(Problem::sweep(buffers, specs, order))
     }
 
     /// A section is complete when a release follows an allocation. Releases go before allocations at the same time.
-    fn sweep(mut buffers: Vec<Buffer>, demands: &[BufferSpec], order: &[usize]) -> Problem {
-        let mut by_end: Vec<usize> = (0..demands.len()).collect();
-        by_end.sort_by_key(|&index| demands[index].end);
+    fn sweep(mut buffers: Vec<Buffer>, specs: &[BufferSpec], order: &[usize]) -> Problem {
+        let mut by_end: Vec<usize> = (0..specs.len()).collect();
+        by_end.sort_by_key(|&index| specs[index].end);
         let (mut live, mut pairs) = (Vec::new(), 0);
         let (mut sum, mut count, mut complete) = (0, 0, false);
         let mut ends = by_end.into_iter().peekable();
         for &index in order {
-            while let Some(ended) = ends.next_if(|&ended| demands[ended].end <= demands[index].begin) {
+            while let Some(ended) = ends.next_if(|&ended| specs[ended].end <= specs[index].begin) {
                 if !complete {
                     live.push(sum);
                     complete = true;

@@ -13,9 +13,9 @@ const MEMORY: f64 = 0.9;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     /// The weights of its sections: how often they made earlier searches give up.
-    Trouble,
+    Conflicts,
     /// These, times its size.
-    TroubleArea,
+    ConflictArea,
     /// The most that is live in one of its sections.
     Pressure,
     /// Its size, times its duration.
@@ -28,10 +28,10 @@ pub(super) enum Key {
 
 /// The ranks that are taken in turn. Where the first key is the same the next decides.
 ///
-/// Those by trouble are what solves most cases: they have the buffers of crowded sections placed first, where these can still be fitted together.
+/// Those by conflict weight are what solves most cases: they have the buffers of crowded sections placed first, where these can still be fitted together.
 pub(super) const RANKS: [[Key; 3]; 8] = [
-    [Key::Trouble, Key::Area, Key::Pressure],
-    [Key::TroubleArea, Key::Area, Key::Pressure],
+    [Key::Conflicts, Key::Area, Key::Pressure],
+    [Key::ConflictArea, Key::Area, Key::Pressure],
     [Key::Sections, Key::Area, Key::Pressure],
     [Key::Pressure, Key::Area, Key::Sections],
     [Key::Pressure, Key::Sections, Key::Area],
@@ -44,22 +44,22 @@ pub(super) const RANKS: [[Key; 3]; 8] = [
 #[derive(Debug)]
 pub(super) struct Weights {
     live: Vec<u64>,
-    trouble: Vec<f64>,
+    conflicts: Vec<f64>,
     random: Random,
 }
 
 impl Weights {
     /// What is live in each section.
     pub(super) fn new(live: Vec<u64>) -> Weights {
-        let trouble = vec![0.0; live.len()];
-        Weights { live, trouble, random: Random(0) }
+        let conflicts = vec![0.0; live.len()];
+        Weights { live, conflicts, random: Random(0) }
     }
 
     /// Learns from a search how often each section made it give up a node.
     pub(super) fn learn(&mut self, failures: &[u64]) {
         let all = failures.iter().sum::<u64>().max(1) as f64;
-        for (trouble, &failures) in self.trouble.iter_mut().zip(failures) {
-            *trouble = *trouble * MEMORY + failures as f64 / all;
+        for (conflicts, &failures) in self.conflicts.iter_mut().zip(failures) {
+            *conflicts = *conflicts * MEMORY + failures as f64 / all;
         }
     }
 
@@ -82,10 +82,10 @@ impl Weights {
 
     fn value(&self, buffer: &Buffer, key: Key) -> f64 {
         let sections = buffer.first..buffer.last;
-        let trouble = || self.trouble[sections.clone()].iter().sum::<f64>();
+        let conflicts = || self.conflicts[sections.clone()].iter().sum::<f64>();
         match key {
-            Key::Trouble => trouble(),
-            Key::TroubleArea => trouble() * buffer.size as f64,
+            Key::Conflicts => conflicts(),
+            Key::ConflictArea => conflicts() * buffer.size as f64,
             Key::Pressure => self.live[sections].iter().max().map_or(0.0, |&live| live as f64),
             Key::Area => buffer.area() as f64,
             Key::Sections => sections.len() as f64,

@@ -43,7 +43,7 @@ pub(super) struct Search {
     /// The smallest buffer that is live together with each.
     least: Vec<u64>,
     /// A buffer like each, of the rank next before. The two are placed in order of their rank.
-    twins: Vec<Option<u32>>,
+    symmetric: Vec<Option<u32>>,
     /// The height that is not to be exceeded.
     capacity: u64,
     /// How many nodes may still be looked at.
@@ -64,7 +64,7 @@ struct State {
     /// How many unplaced buffers cross from each section to the next.
     crossing: Vec<u32>,
     /// An unplaced buffer of each section that can go low enough, or could when it was last looked at.
-    witness: Vec<u32>,
+    candidate: Vec<u32>,
     /// Floors to come back to.
     log: Vec<(u32, u64)>,
     /// The unplaced buffers of all open parts, one after the other.
@@ -105,7 +105,7 @@ impl Lists {
 }
 
 /// For each buffer, one like it that is of the rank next before.
-fn twins(buffers: &[Buffer]) -> Vec<Option<u32>> {
+fn symmetric(buffers: &[Buffer]) -> Vec<Option<u32>> {
     let mut latest = BTreeMap::new();
     let kinds = buffers.iter().map(|buffer| (buffer.size, buffer.first, buffer.last));
     (0..).zip(kinds).map(|(index, kind)| latest.insert(kind, index)).collect()
@@ -134,7 +134,7 @@ impl Search {
             floor: vec![0; count],
             rest,
             crossing,
-            witness: members.iter().map(|members| members.first().copied().unwrap_or(0)).collect(),
+            candidate: members.iter().map(|members| members.first().copied().unwrap_or(0)).collect(),
             log: Vec::new(),
             open: (0..count as u32).collect(),
             candidates: Vec::new(),
@@ -143,7 +143,7 @@ impl Search {
             overlaps: neighbours,
             members: Lists::new(members.into_iter().map(Vec::into_iter)),
             least: least.map(|least| least.unwrap_or(NEVER)).collect(),
-            twins: twins(&ranked),
+            symmetric: symmetric(&ranked),
             buffers: ranked,
             capacity: 0,
             nodes: 0,
@@ -214,8 +214,9 @@ impl Search {
         let lowest_end = ends.min().unwrap_or(0);
         for &index in open {
             let offset = floor[index as usize];
-            let twin_first = || self.twins[index as usize].is_some_and(|twin| floor[twin as usize] != PLACED);
-            if offset < lowest_end && (offset, index) >= last && !twin_first() {
+            let symmetric_first =
+                || self.symmetric[index as usize].is_some_and(|other| floor[other as usize] != PLACED);
+            if offset < lowest_end && (offset, index) >= last && !symmetric_first() {
                 candidates.push((offset, index));
             }
         }
@@ -257,7 +258,7 @@ impl Search {
 
     /// Whether all sections of a part can still hold what is to be placed there, after `last` was placed.
     fn is_possible(&mut self, part: Part, last: (u64, u32)) -> bool {
-        let State { floor, rest, witness, .. } = &mut self.state;
+        let State { floor, rest, candidate, .. } = &mut self.state;
         for section in part.first..part.last {
             if rest[section] == 0 {
                 continue;
@@ -272,9 +273,9 @@ impl Search {
                 let lowest = if passed_over { offset.max(last.0 + self.least[index as usize]) } else { offset };
                 lowest <= highest
             };
-            if !goes_low(witness[section]) {
+            if !goes_low(candidate[section]) {
                 match self.members.of(section).iter().find(|&&index| goes_low(index)) {
-                    Some(&index) => witness[section] = index,
+                    Some(&index) => candidate[section] = index,
                     None => {
                         self.failures[section] += 1;
                         return false;

@@ -28,7 +28,7 @@ pub struct PlanOptions {
     /// What every offset is a multiple of: a power of two. Sizes are rounded up to it. Default: [`ALIGNMENT`].
     pub alignment: usize,
     /// How long a plan above the lower bound is worked on. Default: 20,000 steps.
-    pub effort: SearchBudget,
+    pub budget: SearchBudget,
     /// The most bytes a plan may take; more is an error. Default: no limit.
     pub max_bytes: Option<usize>,
 }
@@ -36,7 +36,7 @@ pub struct PlanOptions {
 /// How long a plan above the lower bound is worked on, after the fast methods. None of it is used where these meet the bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SearchBudget {
-    /// So many steps, each the placing of one buffer in the search. The same demands and options always give the same plan.
+    /// So many steps, each the placing of one buffer in the search. The same buffers and options always give the same plan.
     Steps(u64),
     /// So much time, as the wall clock measures it. Plans may differ from run to run.
     Time(Duration),
@@ -50,7 +50,7 @@ impl Default for SearchBudget {
 
 impl Default for PlanOptions {
     fn default() -> PlanOptions {
-        PlanOptions { alignment: ALIGNMENT, effort: SearchBudget::default(), max_bytes: None }
+        PlanOptions { alignment: ALIGNMENT, budget: SearchBudget::default(), max_bytes: None }
     }
 }
 
@@ -67,10 +67,10 @@ impl PlanOptions {
         self
     }
 
-    /// Sets [`effort`](PlanOptions::effort).
+    /// Sets [`budget`](PlanOptions::budget).
     #[must_use]
-    pub fn effort(mut self, effort: SearchBudget) -> PlanOptions {
-        self.effort = effort;
+    pub fn budget(mut self, budget: SearchBudget) -> PlanOptions {
+        self.budget = budget;
         self
     }
 
@@ -100,7 +100,7 @@ pub enum Method {
     Improved,
 }
 
-/// Offsets for all demands, such that no two buffers that are live together share a byte.
+/// Offsets for all buffers, such that no two buffers that are live together share a byte.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
     pub(super) offsets: Vec<usize>,
@@ -110,7 +110,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Where each buffer starts, in the order of the demands.
+    /// Where each buffer starts, in the order in which they were given.
     pub fn offsets(&self) -> &[usize] {
         &self.offsets
     }
@@ -120,7 +120,7 @@ impl Placement {
         self.bytes
     }
 
-    /// The most rounded bytes that are live at once. No plan takes less; not every set of demands has one that takes no more.
+    /// The most rounded bytes that are live at once. No plan takes less; not every set of buffers has one that takes no more.
     pub fn lower_bound(&self) -> usize {
         self.lower_bound
     }
@@ -130,7 +130,7 @@ impl Placement {
         self.method
     }
 
-    /// The part by which the plan exceeds the lower bound: 0.0 at the bound. Zero without demands.
+    /// The part by which the plan exceeds the lower bound: 0.0 at the bound. Zero without buffers.
     pub fn overhead(&self) -> f64 {
         if self.lower_bound == 0 { 0.0 } else { (self.bytes - self.lower_bound) as f64 / self.lower_bound as f64 }
     }
@@ -144,9 +144,9 @@ pub enum PlanError {
     #[error("the alignment of a plan, {0}, is not a power of two")]
     Alignment(usize),
     /// A buffer ends before it begins, or as it begins.
-    #[error("demand {index} is live over no time: it begins at {begin} and ends at {end}")]
+    #[error("buffer {index} is live over no time: it begins at {begin} and ends at {end}")]
     Lifetime {
-        /// Which demand it is.
+        /// Which buffer it is.
         index: usize,
         /// When it begins.
         begin: u64,
@@ -154,9 +154,9 @@ pub enum PlanError {
         end: u64,
     },
     /// The rounded sizes add up to more than `isize::MAX`.
-    #[error("demand {index}, of {bytes} bytes, takes the sum of all demands past the largest allocation there can be")]
+    #[error("buffer {index}, of {bytes} bytes, takes the sum of all buffers past the largest allocation there can be")]
     TooLarge {
-        /// The first demand that is too much.
+        /// The first buffer that is too much.
         index: usize,
         /// Its size.
         bytes: usize,

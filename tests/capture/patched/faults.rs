@@ -10,7 +10,7 @@ use breakable_cuda_graph::{CaptureOptions, Reconfigure, Result, is_capturing};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// Two stretches with a live break between them; replays that patch, that change nothing, that need another exec for their grids or their nodes,
+/// Two composite graphs with a live break between them; replays that patch, that change nothing, that need another exec for their grids or their nodes,
 /// whose bodies have to be captured, and that fall back.
 fn scenario(rig: &Rig) -> Result<Vec<f32>> {
     let mut options = CaptureOptions::default();

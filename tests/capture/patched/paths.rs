@@ -1,4 +1,4 @@
-//! Each way in which a stretch can be launched gives what an eager run gives.
+//! Each way in which a composite graph can be launched gives what an eager run gives.
 
 use super::model::{Captured, Live, ROWS, body, forward};
 use crate::support::{Rig, driver, for_each_driver, random_values};
@@ -133,7 +133,7 @@ fn random_replays_equal_eager() {
     assert!([patched, reconfigured, rebuilt, fell_back].iter().all(|&count| count > 0), "{stats:?}");
 }
 
-/// More temporaries than at capture: the stretch is launched in pieces, and later replays are patched again.
+/// More temporaries than at capture: the composite graph is launched part by part, and later replays are patched again.
 #[test]
 fn more_scratch_than_at_capture_falls_back() {
     for_each_driver(|driver| {
@@ -223,8 +223,8 @@ fn results_of_any_kind() {
             active_forward(&live(factor), || capture.replay(&rig.stream).map(|_| ())).expect("a replay");
             let expected: Vec<f32> = values.iter().map(|x| 2.0 * x * factor * factor + 2.0 * x).collect();
             crate::support::assert_close(&rig.read(&out), &expected, 1e-6);
-            let noted: Vec<f32> = values.iter().map(|x| 2.0 * x * factor).collect();
-            crate::support::assert_same(&rig.read(&seen), &noted);
+            let seen_by_break: Vec<f32> = values.iter().map(|x| 2.0 * x * factor).collect();
+            crate::support::assert_same(&rig.read(&seen), &seen_by_break);
         }
     });
 }

@@ -5,7 +5,7 @@ use crate::support::{Rig, driver, random_values};
 use breakable_cuda_graph::BreakKind::{Live as Alive, Patched};
 use breakable_cuda_graph::{CaptureOptions, Reconfigure};
 
-/// A thousand batches of random rows, factors, node counts and temporaries, over two stretches.
+/// A thousand batches of random rows, factors, node counts and temporaries, over two composite graphs.
 #[test]
 fn a_thousand_random_batches_equal_eager_and_counters_add_up() {
     let rig = Rig::new(&driver());

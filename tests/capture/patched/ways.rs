@@ -1,4 +1,4 @@
-//! The two ways of recording a body: launches noted as data, and a stream capture for whatever else it enqueues.
+//! The two ways of recording a body: launches listed as data, and a stream capture for whatever else it enqueues.
 
 use super::model::{Captured, Live};
 use crate::support::demo::Ops;
@@ -242,7 +242,7 @@ fn all_nodes_have_the_priority_of_the_capture_stream() {
                 };
                 let before = counts();
                 let mut captured = Captured::new(&rig, &[Patched; 3], options);
-                // Bodies that are noted; then, for good, captured ones.
+                // Bodies that are listed; then, for good, captured ones.
                 for live in [Live::new(2.0), Live::new(3.0), Live { copies: 7, ..Live::new(2.0) }] {
                     captured.check(live, None);
                     let Some(reference) = driver.ref_driver().filter(|_| !flags.is_empty()) else { continue };

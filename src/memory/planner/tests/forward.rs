@@ -34,14 +34,14 @@ fn release(trace: &mut Trace, requests: &[usize]) {
     requests.iter().for_each(|&request| trace.release(request).expect("it is live"));
 }
 
-fn demands(trace: &Trace) -> Vec<BufferSpec> {
+fn specs(trace: &Trace) -> Vec<BufferSpec> {
     let steps = trace.steps().len();
     let requests = trace.requests().iter();
-    let demand = requests.map(|request| {
+    let spec = requests.map(|request| {
         let released = request.released.unwrap_or(steps);
         BufferSpec::new(request.bytes, request.allocated as u64, released as u64)
     });
-    demand.collect()
+    spec.collect()
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_forward_takes_no_more_than_its_peak() {
     for rows in [1, 77, 512] {
         let trace = encoder(rows);
         assert_eq!(trace.requests().len(), 417);
-        let placement = planned(&demands(&trace), &PlanOptions::new().effort(SearchBudget::Steps(0)));
+        let placement = planned(&specs(&trace), &PlanOptions::new().budget(SearchBudget::Steps(0)));
         assert_eq!(placement.bytes(), trace.peak(512));
     }
 }

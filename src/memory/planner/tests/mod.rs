@@ -16,13 +16,13 @@ fn below(random: &mut Random, limit: u64) -> u64 {
     random.next() % limit
 }
 
-/// Random demands: sizes from 1 to `sizes`, and lifetimes of at most `longest` that begin before `moments`.
-fn demands(random: &mut Random, count: u64, sizes: u64, moments: u64, longest: u64) -> Vec<BufferSpec> {
-    let mut demand = |_| {
+/// Random buffers: sizes from 1 to `sizes`, and lifetimes of at most `longest` that begin before `moments`.
+fn specs(random: &mut Random, count: u64, sizes: u64, moments: u64, longest: u64) -> Vec<BufferSpec> {
+    let mut spec = |_| {
         let begin = below(random, moments);
         BufferSpec::new(1 + below(random, sizes) as usize, begin, begin + 1 + below(random, longest))
     };
-    (0..count).map(&mut demand).collect()
+    (0..count).map(&mut spec).collect()
 }
 
 /// Four bytes are live all the time, and no plan takes less than five.
@@ -32,25 +32,25 @@ fn above_its_bound() -> Vec<BufferSpec> {
 }
 
 /// Plans, and checks everything that holds for every plan.
-fn planned(demands: &[BufferSpec], options: &PlanOptions) -> Placement {
-    let placement = plan(demands, options).expect("the demands are fine");
-    let rounded = |demand: &BufferSpec| demand.bytes.max(1).next_multiple_of(options.alignment);
-    let live = |moment: u64| demands.iter().filter(move |demand| demand.begin <= moment && moment < demand.end);
-    let peaks = demands.iter().map(|demand| live(demand.begin).map(rounded).sum::<usize>());
+fn planned(specs: &[BufferSpec], options: &PlanOptions) -> Placement {
+    let placement = plan(specs, options).expect("the buffers are fine");
+    let rounded = |spec: &BufferSpec| spec.bytes.max(1).next_multiple_of(options.alignment);
+    let live = |moment: u64| specs.iter().filter(move |spec| spec.begin <= moment && moment < spec.end);
+    let peaks = specs.iter().map(|spec| live(spec.begin).map(rounded).sum::<usize>());
     assert_eq!(placement.lower_bound(), peaks.max().unwrap_or(0));
     assert!(placement.bytes() >= placement.lower_bound());
     assert_eq!(placement.overhead() > 0.0, placement.bytes() > placement.lower_bound());
 
-    assert_eq!(placement.offsets().len(), demands.len());
-    let ends = demands.iter().zip(placement.offsets()).map(|(demand, offset)| offset + rounded(demand));
+    assert_eq!(placement.offsets().len(), specs.len());
+    let ends = specs.iter().zip(placement.offsets()).map(|(spec, offset)| offset + rounded(spec));
     let ends: Vec<usize> = ends.collect();
     assert_eq!(placement.bytes(), ends.iter().copied().max().unwrap_or(0));
-    for (index, (a, &at)) in demands.iter().zip(placement.offsets()).enumerate() {
+    for (index, (a, &at)) in specs.iter().zip(placement.offsets()).enumerate() {
         assert!(at.is_multiple_of(options.alignment), "{at} in {placement:?}");
-        for (other, b) in demands.iter().enumerate().skip(index + 1) {
+        for (other, b) in specs.iter().enumerate().skip(index + 1) {
             let live_together = a.begin < b.end && b.begin < a.end;
             let apart = ends[index] <= placement.offsets()[other] || ends[other] <= at;
-            assert!(!live_together || apart, "{index} and {other} of {demands:?} overlap in {placement:?}");
+            assert!(!live_together || apart, "{index} and {other} of {specs:?} overlap in {placement:?}");
         }
     }
     placement

@@ -1,35 +1,35 @@
-//! What holds for all demands, tried on random ones.
+//! What holds for all buffers, tried on random ones.
 
-use super::{BufferSpec, Method, Random, SearchBudget, above_its_bound, below, demands, planned, tight};
+use super::{BufferSpec, Method, Random, SearchBudget, above_its_bound, below, planned, specs, tight};
 use crate::memory::planner::PlanOptions;
 
 /// The least height: of all orders, with each buffer on top of those before it. In order of its offsets, that gives the best placement, or
 /// one as low.
-fn optimum(demands: &[BufferSpec]) -> usize {
-    fn go(demands: &[BufferSpec], offsets: &mut Vec<(usize, usize)>, height: usize, best: &mut usize) {
+fn optimum(specs: &[BufferSpec]) -> usize {
+    fn go(specs: &[BufferSpec], offsets: &mut Vec<(usize, usize)>, height: usize, best: &mut usize) {
         if height >= *best {
             return;
         }
-        if offsets.len() == demands.len() {
+        if offsets.len() == specs.len() {
             *best = height;
             return;
         }
-        for (index, demand) in demands.iter().enumerate() {
+        for (index, spec) in specs.iter().enumerate() {
             if offsets.iter().any(|&(other, _)| other == index) {
                 continue;
             }
             let beneath = offsets.iter().filter(|&&(other, _)| {
-                let other = &demands[other];
-                other.begin < demand.end && demand.begin < other.end
+                let other = &specs[other];
+                other.begin < spec.end && spec.begin < other.end
             });
-            let end = beneath.map(|&(_, end)| end).max().unwrap_or(0) + demand.bytes;
+            let end = beneath.map(|&(_, end)| end).max().unwrap_or(0) + spec.bytes;
             offsets.push((index, end));
-            go(demands, offsets, height.max(end), best);
+            go(specs, offsets, height.max(end), best);
             offsets.pop();
         }
     }
     let mut best = usize::MAX;
-    go(demands, &mut Vec::new(), 0, &mut best);
+    go(specs, &mut Vec::new(), 0, &mut best);
     best
 }
 
@@ -40,9 +40,9 @@ fn small_plans_are_optimal() {
         let mut random = Random(seed);
         let (count, sizes) = (1 + below(&mut random, 7), 2 + below(&mut random, 12));
         let (moments, longest) = (1 + below(&mut random, 8), 1 + below(&mut random, 5));
-        let demands = demands(&mut random, count, sizes, moments, longest);
-        let placement = planned(&demands, &tight().effort(SearchBudget::Steps(1_000_000)));
-        assert_eq!(placement.bytes(), optimum(&demands), "seed {seed}: {demands:?}");
+        let specs = specs(&mut random, count, sizes, moments, longest);
+        let placement = planned(&specs, &tight().budget(SearchBudget::Steps(1_000_000)));
+        assert_eq!(placement.bytes(), optimum(&specs), "seed {seed}: {specs:?}");
         improved += usize::from(placement.method() == Method::Improved);
     }
     assert!(improved > 0, "too easy");
@@ -54,12 +54,12 @@ fn small_plans_are_optimal_above_the_bound_too() {
     let mut above = 0;
     for seed in 0..100 {
         let mut random = Random(seed);
-        let mut demands = above_its_bound();
-        for demand in &mut demands {
-            demand.bytes = 4 * demand.bytes + below(&mut random, 3) as usize - 1;
+        let mut specs = above_its_bound();
+        for spec in &mut specs {
+            spec.bytes = 4 * spec.bytes + below(&mut random, 3) as usize - 1;
         }
-        let placement = planned(&demands, &tight().effort(SearchBudget::Steps(1_000_000)));
-        assert_eq!(placement.bytes(), optimum(&demands), "seed {seed}: {demands:?}");
+        let placement = planned(&specs, &tight().budget(SearchBudget::Steps(1_000_000)));
+        assert_eq!(placement.bytes(), optimum(&specs), "seed {seed}: {specs:?}");
         above += usize::from(placement.overhead() > 0.0);
     }
     assert!((10..100).contains(&above), "{above} of 100 above the bound");
@@ -71,11 +71,11 @@ fn plans_are_sound_and_the_same_every_time() {
         let mut random = Random(seed);
         let (count, sizes) = (2 + below(&mut random, 120), 1 + below(&mut random, 5000));
         let (moments, longest) = (1 + below(&mut random, 100), 1 + below(&mut random, 40));
-        let demands = demands(&mut random, count, sizes, moments, longest);
-        let options = PlanOptions::new().alignment(1 << below(&mut random, 10)).effort(SearchBudget::Steps(3000));
-        let placement = planned(&demands, &options);
-        assert_eq!(planned(&demands, &options), placement, "seed {seed}");
-        let fast = planned(&demands, &options.effort(SearchBudget::Steps(0)));
+        let specs = specs(&mut random, count, sizes, moments, longest);
+        let options = PlanOptions::new().alignment(1 << below(&mut random, 10)).budget(SearchBudget::Steps(3000));
+        let placement = planned(&specs, &options);
+        assert_eq!(planned(&specs, &options), placement, "seed {seed}");
+        let fast = planned(&specs, &options.budget(SearchBudget::Steps(0)));
         assert!(placement.bytes() <= fast.bytes(), "seed {seed}");
     }
 }
@@ -86,12 +86,12 @@ fn more_effort_is_never_worse() {
     let mut random = Random(7);
     let mut all = Vec::new();
     for part in 0..4 {
-        let own = demands(&mut random, 40, 50, 30, 12);
+        let own = specs(&mut random, 40, 50, 30, 12);
         let moved = own.into_iter().map(|own| BufferSpec::new(own.bytes, own.begin + part * 100, own.end + part * 100));
         all.extend(moved);
     }
-    let efforts = [0, 1, 100, 3000, 30_000];
-    let heights = efforts.map(|steps| planned(&all, &tight().effort(SearchBudget::Steps(steps))).bytes());
+    let budgets = [0, 1, 100, 3000, 30_000];
+    let heights = budgets.map(|steps| planned(&all, &tight().budget(SearchBudget::Steps(steps))).bytes());
     assert!(heights.is_sorted_by(|a, b| a >= b), "{heights:?}");
     assert!(heights[4] < heights[0], "{heights:?}");
 }
@@ -99,7 +99,7 @@ fn more_effort_is_never_worse() {
 /// The search places one buffer at each level of the stack: there is a limit to it.
 #[test]
 fn many_buffers_do_not_exhaust_the_stack() {
-    let demands = demands(&mut Random(1), 3000, 1000, 3000, 300);
-    let placement = planned(&demands, &tight().effort(SearchBudget::Steps(20_000)));
+    let specs = specs(&mut Random(1), 3000, 1000, 3000, 300);
+    let placement = planned(&specs, &tight().budget(SearchBudget::Steps(20_000)));
     assert!(placement.overhead() < 0.5, "{}", placement.overhead());
 }

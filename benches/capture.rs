@@ -45,10 +45,10 @@ struct Arguments {
 /// What is captured: what breaks are, and whether captures share execs.
 const ARMS: [(&str, BreakKind, bool); 5] = [
     ("live", BreakKind::Live, false),
-    ("recorded", BreakKind::Patched, false),
+    ("patched", BreakKind::Patched, false),
     ("one frozen graph", BreakKind::Inline, false),
     ("live, shared execs", BreakKind::Live, true),
-    ("recorded, shared execs", BreakKind::Patched, true),
+    ("patched, shared execs", BreakKind::Patched, true),
 ];
 
 /// Nodes of the graphs whose capture is taken apart.

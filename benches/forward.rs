@@ -1,4 +1,4 @@
-//! A decoder's layers at real sizes, with attention as a break: run eagerly, replayed with live and with patched breaks, with recorded
+//! A decoder's layers at real sizes, with attention as a break: run eagerly, replayed with live and with patched breaks, with patched
 //! breaks of which every launch changes from one replay to the next, and frozen in one graph.
 //!
 //! Products are cuBLAS's where it is found (the variable BCG_CUBLAS names its file or folder), the decoder's own kernel otherwise. Before anything is

@@ -50,11 +50,11 @@ struct Arguments {
 const ALL: [Arm; 14] = [
     arms::LIVE,
     arms::LIVE_CHECKED,
-    arms::RECORDED,
+    arms::PATCHED,
     arms::CHANGED,
     arms::OTHER_GRIDS,
     arms::RECURRING_GRIDS,
-    arms::RECORDED_CHECKED,
+    arms::PATCHED_CHECKED,
     arms::PRIORITIES,
     arms::CAPTURED,
     arms::CAPTURED_CHANGED,
@@ -88,8 +88,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         find(a) - find(b)
     };
     let nodes = (shape.breaks() * shape.break_kernels) as f64;
-    let patch = difference("recorded, changed", "recorded", &|row| row.host[1]) / nodes;
-    let captured = difference("captured, changed", "recorded, changed", &|row| row.host[1]) / shape.breaks() as f64;
+    let patch = difference("patched, changed", "patched", &|row| row.host[1]) / nodes;
+    let captured = difference("captured, changed", "patched, changed", &|row| row.host[1]) / shape.breaks() as f64;
 
     let empty = Shape { break_kernels: 0, ..shape };
     let rows = run(&context, empty, &FEW, blocks, arguments.replays)?;

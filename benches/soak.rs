@@ -1,6 +1,6 @@
 //! Very many replays: how long the slow ones are, and whether the process or the device's use of memory grows.
 //!
-//! `cargo bench --bench soak [-- --json] [--replays N] [--arm live --arm recorded …]`
+//! `cargo bench --bench soak [-- --json] [--replays N] [--arm live --arm patched …]`
 
 #[path = "support/arms.rs"]
 #[allow(dead_code, reason = "the bench `replay` has more")]
@@ -42,20 +42,20 @@ struct Arguments {
 
 /// An arm by its name on the command line.
 ///
-/// The bare ones make the driver calls of a live and of a recorded replay, with nothing around them: what is slow there is not the
+/// The bare ones make the driver calls of a live and of a patched replay, with nothing around them: what is slow there is not the
 /// crate's. What is slow in arithmetic is the machine's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Chosen {
     /// Live breaks.
     Live,
     /// Patched breaks, whose launches have other arguments on every replay.
-    Recorded,
+    Patched,
     /// Everything in one graph, with nothing live.
     Frozen,
     /// The live arm's driver calls. It needs the live arm, whose graphs it launches.
     BareLive,
-    /// The recorded arm's driver calls.
-    BareRecorded,
+    /// The patched arm's driver calls.
+    BarePatched,
     /// Arithmetic, without the driver.
     Arithmetic,
 }
@@ -64,10 +64,10 @@ impl Chosen {
     fn arm(self) -> Arm {
         match self {
             Chosen::Live => arms::LIVE,
-            Chosen::Recorded => arms::CHANGED,
+            Chosen::Patched => arms::CHANGED,
             Chosen::Frozen => arms::FROZEN,
             Chosen::BareLive => arms::BARE_LOOP,
-            Chosen::BareRecorded => arms::BARE_CHANGED,
+            Chosen::BarePatched => arms::BARE_CHANGED,
             Chosen::Arithmetic => arms::ARITHMETIC,
         }
     }

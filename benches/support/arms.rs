@@ -32,18 +32,18 @@ const fn capture(name: &'static str, kind: BreakKind, launches: Launches) -> Arm
 
 pub const LIVE: Arm = capture("live", BreakKind::Live, Launches::Prepared);
 pub const LIVE_CHECKED: Arm = capture("live, checked launches", BreakKind::Live, Launches::Checked);
-pub const RECORDED: Arm = capture("recorded", BreakKind::Patched, Launches::Prepared);
-pub const CHANGED: Arm = capture("recorded, changed", BreakKind::Patched, Launches::Changing);
-pub const OTHER_GRIDS: Arm = capture("recorded, other grids", BreakKind::Patched, Launches::Regridded);
+pub const PATCHED: Arm = capture("patched", BreakKind::Patched, Launches::Prepared);
+pub const CHANGED: Arm = capture("patched, changed", BreakKind::Patched, Launches::Changing);
+pub const OTHER_GRIDS: Arm = capture("patched, other grids", BreakKind::Patched, Launches::Regridded);
 pub const RECURRING_GRIDS: Arm = Arm {
-    name: "recorded, grids that recur",
+    name: "patched, grids that recur",
     what: What::Capture { kind: BreakKind::Patched, launches: Launches::Regridded, configs: 2, priorities: false },
 };
 pub const PRIORITIES: Arm = Arm {
-    name: "recorded, changed, priorities",
+    name: "patched, changed, priorities",
     what: What::Capture { kind: BreakKind::Patched, launches: Launches::Changing, configs: 1, priorities: true },
 };
-pub const RECORDED_CHECKED: Arm = capture("recorded, checked", BreakKind::Patched, Launches::Checked);
+pub const PATCHED_CHECKED: Arm = capture("patched, checked", BreakKind::Patched, Launches::Checked);
 pub const CAPTURED: Arm = capture("captured", BreakKind::Patched, Launches::Foreign);
 pub const CAPTURED_CHANGED: Arm = capture("captured, changed", BreakKind::Patched, Launches::ForeignChanging);
 pub const FROZEN: Arm = capture("one frozen graph", BreakKind::Inline, Launches::Prepared);

@@ -19,7 +19,7 @@ pub enum Way {
 pub const ARMS: [(&str, Way); 6] = [
     ("eager", Way::Eager),
     ("live", Way::Capture(BreakKind::Live)),
-    ("recorded", Way::Capture(BreakKind::Patched)),
+    ("patched", Way::Capture(BreakKind::Patched)),
     ("changed", Way::Changed(BreakKind::Patched)),
     ("frozen", Way::Capture(BreakKind::Inline)),
     ("bare", Way::Bare),

@@ -3,7 +3,7 @@
 use crate::support::{self, Rig, demo};
 use breakable_cuda_graph::driver::{Kernel, LaunchConfig, Module};
 use breakable_cuda_graph::tensor::Arg;
-use breakable_cuda_graph::{BreakOptions, BreakableCapture, Error, Misuse, Result, Tensor, eager};
+use breakable_cuda_graph::{BreakOptions, BreakableCapture, Error, Misuse, Result, Tensor};
 use core::ffi::c_void;
 
 /// `demo_scale(const float *x, float *y, float factor, u64 count)`.
@@ -79,7 +79,7 @@ fn they_are_refused_in_a_segment_and_in_a_patched_body_too() {
 #[cfg(not(feature = "driver-tests"))]
 mod without_a_host_function {
     use super::*;
-    use breakable_cuda_graph::Driver;
+    use breakable_cuda_graph::{Driver, eager};
     use breakable_cuda_graph::driver::{Device, Stream};
     use breakable_cuda_graph::reference::Options;
 

@@ -79,9 +79,9 @@ fn they_are_refused_in_a_segment_and_in_a_patched_body_too() {
 #[cfg(not(feature = "driver-tests"))]
 mod without_a_host_function {
     use super::*;
-    use breakable_cuda_graph::{Driver, eager};
     use breakable_cuda_graph::driver::{Device, Stream};
     use breakable_cuda_graph::reference::Options;
+    use breakable_cuda_graph::{Driver, eager};
 
     unsafe extern "C" fn nothing(_: *const LaunchConfig, _: *const *mut c_void) {}
 

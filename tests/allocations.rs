@@ -58,11 +58,13 @@ fn replays_allocate_nothing(kind: BreakKind) {
     let rig = Rig::new(&support::driver());
     let input = rig.random(1, &[8, 16]);
     let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+    // No part of the pool: recordings hold it, and a segment may not allocate it.
+    let other = Tensor::allocate(&rig.context, input.dtype(), input.shape()).expect("a buffer");
     let recorded = active_forward(&2.0_f32, || {
         capture.record(&rig.stream, |_| {
             let mut h = rig.ops.scale(&input, 1.0)?;
             for in_place in [true, false, true, false] {
-                let (ops, other) = (rig.ops.clone(), rig.zeros_in_forward(&h)?);
+                let (ops, other) = (rig.ops.clone(), other.clone());
                 h = break_here(BreakOptions::new("break").kind(kind), rig.ops.empty_like(&h)?, [&h], move |b| {
                     let factor = *b.forward_ctx::<f32>()?;
                     // Into the handoff, or into a buffer of its own that is then landed.
@@ -91,13 +93,6 @@ fn replays_allocate_nothing(kind: BreakKind) {
     }
     assert_eq!(allocations() - before, 0, "allocations in 1000 replays, {kind:?}");
     assert!(rig.read(&out).iter().all(|value| value.is_finite()));
-}
-
-impl Rig {
-    /// A buffer of the same shape that is no part of the pool.
-    fn zeros_in_forward(&self, like: &Tensor) -> Result<Tensor> {
-        Tensor::allocate(&self.context, like.dtype(), like.shape())
-    }
 }
 
 /// Two layers with a break that writes its handoff.

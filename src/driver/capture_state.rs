@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// An open capture, as every thread sees it.
 pub(crate) struct CaptureState {
     stream: CUstream,
-    serial: u64,
+    /// Another one each time that it opens.
+    serial: AtomicU64,
     /// The recording that it belongs to.
     recording: RecordingId,
     /// How many operations of the crate went into it so far.
@@ -33,16 +34,29 @@ unsafe impl Send for CaptureState {}
 unsafe impl Sync for CaptureState {}
 
 impl CaptureState {
-    pub(super) fn new(stream: CUstream, recording: RecordingId) -> Arc<CaptureState> {
-        static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+    pub(crate) fn new(stream: CUstream, recording: RecordingId) -> Arc<CaptureState> {
         Arc::new(CaptureState {
             stream,
-            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
+            serial: AtomicU64::new(0),
             recording,
             operations: AtomicUsize::new(0),
             forked_at: AtomicUsize::new(NEVER),
             kept: Mutex::default(),
         })
+    }
+
+    /// It is about to open: what was known of the last time it did goes.
+    pub(super) fn begin(&self) {
+        static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+        self.serial.store(NEXT_SERIAL.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.operations.store(0, Ordering::Relaxed);
+        self.forked_at.store(NEVER, Ordering::Relaxed);
+        self.with_kept(Vec::clear);
+    }
+
+    /// Its number among all that were ever opened, from 1.
+    fn serial(&self) -> u64 {
+        self.serial.load(Ordering::Relaxed)
     }
 
     /// The stream that was captured first.
@@ -250,7 +264,7 @@ pub(super) fn is_captured(driver: &Driver, stream: CUstream) -> Result<bool> {
 
 /// The serial number of this thread's open segment, if the stream takes part in it; 0 otherwise.
 pub(super) fn segment_of(driver: &Driver, stream: CUstream) -> Result<u64> {
-    let own = OWN.with_borrow(|own| own.as_ref().map(|own| (own.capture.serial, own.capture.stream == stream)));
+    let own = OWN.with_borrow(|own| own.as_ref().map(|own| (own.capture.serial(), own.capture.stream == stream)));
     match own {
         None => Ok(0),
         Some((serial, true)) => Ok(serial),
@@ -261,7 +275,7 @@ pub(super) fn segment_of(driver: &Driver, stream: CUstream) -> Result<u64> {
 /// Refuses waits that the driver would answer with a code that says little, or by invalidating the capture. `event`: the serial number of the segment
 /// that the event was last recorded in, or 0.
 pub(super) fn check_wait(driver: &Driver, stream: CUstream, event: u64) -> Result<()> {
-    let open = OWN.with_borrow(|own| own.as_ref().map_or(0, |own| own.capture.serial));
+    let open = OWN.with_borrow(|own| own.as_ref().map_or(0, |own| own.capture.serial()));
     match (event, open) {
         (0, 0) => Ok(()),
         (0, _) if segment_of(driver, stream)? != 0 => Err(Misuse::EventFromOutside.into()),
@@ -275,7 +289,7 @@ pub(super) fn check_wait(driver: &Driver, stream: CUstream, event: u64) -> Resul
 pub(super) fn mark_forked(stream: CUstream, event: u64) {
     OWN.with_borrow(|own| {
         let capture = own.as_ref().map(|own| &own.capture);
-        if let Some(capture) = capture.filter(|capture| event == capture.serial && capture.stream != stream) {
+        if let Some(capture) = capture.filter(|capture| event == capture.serial() && capture.stream != stream) {
             capture.forked_at.store(capture.operations(), Ordering::Relaxed);
         }
     });

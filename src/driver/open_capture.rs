@@ -61,30 +61,31 @@ impl OpenCapture {
     /// Opens a segment on the stream
     /// ([`cuStreamBeginCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
     pub(crate) fn segment(stream: &Stream, mode: CaptureMode, recording: RecordingId) -> Result<OpenCapture> {
-        OpenCapture::open(stream, mode, recording, CaptureKind::Segment)
+        OpenCapture::open(stream, mode, &CaptureState::new(stream.as_raw(), recording), CaptureKind::Segment)
     }
 
-    /// Opens the capture of a patched break's body on the stream. A body may do what a segment must not, as it is made anew for each launch.
-    pub(crate) fn body(stream: &Stream, recording: RecordingId) -> Result<OpenCapture> {
-        OpenCapture::open(stream, CaptureMode::Relaxed, recording, CaptureKind::Body)
+    /// Opens the capture of a patched break's body on the stream. A body may do what a segment must not, as it is made anew for each launch. `state`: of
+    /// this stream, and of no capture that is open; a replay has one for all its bodies, as making one would allocate.
+    pub(crate) fn body(stream: &Stream, state: &Arc<CaptureState>) -> Result<OpenCapture> {
+        OpenCapture::open(stream, CaptureMode::Relaxed, state, CaptureKind::Body)
     }
 
-    fn open(stream: &Stream, mode: CaptureMode, recording: RecordingId, kind: CaptureKind) -> Result<OpenCapture> {
+    fn open(stream: &Stream, mode: CaptureMode, state: &Arc<CaptureState>, kind: CaptureKind) -> Result<OpenCapture> {
         let context = stream.context();
         if capture_state::is_open() {
             return Err(Misuse::NestedCapture.into());
         }
         first_failure::clear();
-        let state = CaptureState::new(stream.as_raw(), recording);
-        context.entry().capture_opens(&state);
+        state.begin();
+        context.entry().capture_opens(state);
         // SAFETY: a live stream.
         let begun = unsafe { context.driver().cuStreamBeginCapture_v2(stream.as_raw(), mode.as_raw()) };
         if let Err(error) = begun {
-            context.entry().capture_closed(&state);
+            context.entry().capture_closed(state);
             return Err(error.into());
         }
         capture_state::set_own(state.clone(), kind);
-        Ok(OpenCapture { stream: stream.clone(), state, closed: false, _thread: PhantomData })
+        Ok(OpenCapture { stream: stream.clone(), state: state.clone(), closed: false, _thread: PhantomData })
     }
 
     /// Ends the segment ([`cuStreamEndCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).

@@ -97,10 +97,10 @@ impl Agreement {
         if self.ranks.size() == 1 {
             return own(on, rows);
         }
-        let agreed = self.ranks.max(rows as u64).and_then(|rows| {
+        let agreed = self.max_of(rows as u64).and_then(|rows| {
             let own = own(on, rows as usize);
             let replays = sound && matches!(own, Choice::Replay(_));
-            Ok((self.ranks.all(replays)?, own))
+            Ok((self.is_set_on_all(replays)?, own))
         });
         match agreed {
             Ok((true, own)) | Ok((false, own @ Choice::Eager(_))) => own,
@@ -114,7 +114,7 @@ impl Agreement {
 
     /// Whether the flag is set on every rank.
     pub(super) fn all(&mut self, flag: bool) -> Result<bool, RanksError> {
-        self.ranks.all(flag).inspect_err(|error| self.lose(error.clone()))
+        self.is_set_on_all(flag).inspect_err(|error| self.lose(error.clone()))
     }
 
     /// Whether every rank is on.
@@ -131,7 +131,7 @@ impl Agreement {
         if self.ranks.size() == 1 {
             return Ok(());
         }
-        let agreed = self.ranks.all(own.is_some()).and_then(|all| match own {
+        let agreed = self.is_set_on_all(own.is_some()).and_then(|all| match own {
             Some(hash) if all => Ok((true, self.equal(hash)?)),
             _ => Ok((false, true)),
         });
@@ -158,8 +158,24 @@ impl Agreement {
 
     /// Whether every rank has the same number: the largest is then also the smallest.
     fn equal(&self, number: u64) -> Result<bool, RanksError> {
-        let largest = self.ranks.max(number)?;
-        let smallest = !self.ranks.max(!number)?;
+        let largest = self.max_of(number)?;
+        let smallest = !self.max_of(!number)?;
         Ok(largest == smallest)
+    }
+
+    /// The largest number of any rank: at least this rank's own, whoever answers.
+    fn max_of(&self, own: u64) -> Result<u64, RanksError> {
+        match self.ranks.max(own)? {
+            answer if answer < own => Err(RanksError::WrongAnswer { call: "max", own, answer, of: "largest" }),
+            largest => Ok(largest),
+        }
+    }
+
+    /// Whether the flag is set on every rank, this one included, whoever answers.
+    fn is_set_on_all(&self, own: bool) -> Result<bool, RanksError> {
+        match self.ranks.all(own)? {
+            true if !own => Err(RanksError::WrongAnswer { call: "all", own: 0, answer: 1, of: "smallest" }),
+            all => Ok(all),
+        }
     }
 }

@@ -58,6 +58,20 @@ pub enum RanksError {
         /// Another.
         other: &'static str,
     },
+    /// An implementation answered what can't be, given this rank's own number: what the ranks do next would not be alike.
+    #[error(
+        "`{call}` answered {answer} where this rank gave {own}: it must give every rank the {of} of what all of them gave"
+    )]
+    WrongAnswer {
+        /// The call.
+        call: &'static str,
+        /// What this rank gave.
+        own: u64,
+        /// What came back.
+        answer: u64,
+        /// What it should have been.
+        of: &'static str,
+    },
     /// What an engine's implementation reports.
     #[error("the exchange between ranks failed: {0}")]
     Other(#[source] Arc<dyn Error + Send + Sync>),

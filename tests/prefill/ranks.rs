@@ -5,6 +5,7 @@ use crate::support::{Rig, driver};
 use crate::{bits, buckets, run, run_eager, runner};
 use breakable_cuda_graph::prefill::{CaptureWhen, Decision, EagerReason, PrefillError, Ranks, RanksError, ThreadRank};
 use breakable_cuda_graph::{Error, PrefillRunner};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -177,4 +178,74 @@ fn a_bad_batch_on_one_rank_lets_the_others_go_on() {
         assert_eq!(run(&rig, &mut runner, &owned).1, Some(4), "the next batch is replayed");
     });
     assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+/// An engine's exchange whose answers leave this rank out from some call on.
+struct Deaf {
+    calls: Cell<u32>,
+    sound: u32,
+}
+
+impl Deaf {
+    /// Whether the next answer leaves this rank out.
+    fn errs(&self) -> bool {
+        self.calls.set(self.calls.get() + 1);
+        self.calls.get() > self.sound
+    }
+}
+
+impl Ranks for Deaf {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        2
+    }
+
+    fn all(&self, flag: bool) -> Result<bool, RanksError> {
+        Ok(flag || self.errs())
+    }
+
+    fn max(&self, count: u64) -> Result<u64, RanksError> {
+        Ok(if self.errs() { count.min(1) } else { count })
+    }
+
+    fn barrier(&self) -> Result<(), RanksError> {
+        Ok(())
+    }
+}
+
+/// A smaller count than this rank's own would choose a bucket that its batch does not fit.
+#[test]
+fn an_exchange_that_leaves_this_rank_out_is_found() {
+    let rig = Rig::new(&driver());
+    let model = Small::new(&rig);
+    let mut found = 0;
+    for sound in 0..40 {
+        let options = buckets(&[4, 8]).ranks(Deaf { calls: Cell::new(0), sound });
+        let is_told = |error: &Error| {
+            matches!(error, Error::Prefill(PrefillError::Ranks(RanksError::WrongAnswer { call: "max" | "all", .. })))
+        };
+        let mut runner = match PrefillRunner::new(&model, &rig.context, options) {
+            Ok(runner) => runner,
+            Err(error) => {
+                assert!(is_told(&error), "{error}");
+                found += 1;
+                continue;
+            }
+        };
+        let told = runner.capture_all(&rig.stream, |_| {}).err();
+        assert!(told.as_ref().is_none_or(is_told), "{told:?}");
+        for (seed, rows) in [7, 3, 12].into_iter().enumerate() {
+            let owned = Owned::new(&rig.stream, seed as u64, rows);
+            let (got, _) = run(&rig, &mut runner, &owned);
+            assert_eq!(bits(&got), bits(&run_eager(&rig, &mut runner, &owned)), "{rows} rows, {sound} sound answers");
+        }
+        if let Some(error) = runner.last_failure() {
+            assert!(is_told(error), "{error}");
+            found += 1;
+        }
+    }
+    assert!((1..40).contains(&found), "found {found} times");
 }

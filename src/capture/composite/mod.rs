@@ -25,8 +25,9 @@ pub use stats::PatchStats;
 
 use super::breaks::step::BreakStep;
 use super::options::{GraphOptions, Reconfigure};
+use crate::driver::capture_state::CaptureState;
 use crate::driver::open_capture::OpenCapture;
-use crate::driver::{GraphExec, KeepAlive, Stream};
+use crate::driver::{GraphExec, KeepAlive, RecordingId, Stream};
 use crate::error::{Error, Result};
 use crate::pool::PoolHandle;
 use cache::ExecCache;
@@ -42,6 +43,8 @@ pub(crate) struct Composite<'env> {
     execs: ExecCache,
     /// Where bodies are recorded.
     body_stream: Stream,
+    /// Of the captures in which they are.
+    body_state: Arc<CaptureState>,
     /// Where its execs are from, if they are shared.
     shared: Option<Arc<SharedExecs>>,
     options: CompositeOptions,
@@ -72,17 +75,17 @@ impl CompositeOptions {
 }
 
 /// Makes composite graphs of parts whose bodies have been recorded: one, or two where some breaks are launched ahead of the rest. `place`: the first's in
-/// the capture. `stream`: where execs are uploaded.
+/// the capture, which is of `recording`. `stream`: where execs are uploaded.
 pub(crate) fn build<'env>(
     mut parts: Vec<Part<'env>>,
     options: CompositeOptions,
-    place: usize,
+    (recording, place): (RecordingId, usize),
     pool: &PoolHandle,
     stream: &Stream,
 ) -> Result<Vec<Composite<'env>>> {
     let rest = split_off_rest(&mut parts, options.graph.early_launch_divisor);
     let both = [parts, rest].into_iter().filter(|parts| !parts.is_empty()).enumerate();
-    both.map(|(nth, parts)| Composite::new(parts, options, place + nth, pool, stream)).collect()
+    both.map(|(nth, parts)| Composite::new(parts, options, (recording, place + nth), pool, stream)).collect()
 }
 
 /// Leaves the parts that are launched first, with one in `divisor` of the patched breaks and what comes before the next one; and gives the rest.
@@ -100,7 +103,7 @@ impl<'env> Composite<'env> {
     fn new(
         mut parts: Vec<Part<'env>>,
         options: CompositeOptions,
-        place: usize,
+        (recording, place): (RecordingId, usize),
         pool: &PoolHandle,
         stream: &Stream,
     ) -> Result<Composite<'env>> {
@@ -110,8 +113,9 @@ impl<'env> Composite<'env> {
         let execs = ExecCache::new(first, options.graph.max_execs, options.reconfigure());
         let mut replaced = Vec::new();
         patched(&mut parts).for_each(|part| part.adopt(&mut replaced));
-        let (body_stream, stats) = (pool_execs.body_stream(pool.context(), stream)?, PatchStats::default());
-        Ok(Composite { parts, execs, body_stream, shared, options, place, stats, replaced })
+        let body_stream = pool_execs.body_stream(pool.context(), stream)?;
+        let (body_state, stats) = (CaptureState::new(body_stream.as_raw(), recording), PatchStats::default());
+        Ok(Composite { parts, execs, body_stream, body_state, shared, options, place, stats, replaced })
     }
 
     pub(crate) fn parts(&self) -> &[Part<'env>] {
@@ -148,7 +152,8 @@ impl<'env> Composite<'env> {
 
     /// Records the bodies, sees to it that an exec has them, and launches it.
     pub(crate) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>, pool: &PoolHandle) -> Result<()> {
-        match record_bodies(&mut self.parts, BodyParams { stream: &self.body_stream, valid_rows, pool }) {
+        let with = BodyParams { stream: &self.body_stream, state: &self.body_state, valid_rows, pool };
+        match record_bodies(&mut self.parts, with) {
             Ok(()) => {}
             Err(Error::ScratchExceeded { .. }) => return self.run_part_by_part(stream, valid_rows),
             Err(error) => return Err(error),
@@ -199,7 +204,7 @@ fn record_together(parts: &mut [Part<'_>], with: BodyParams<'_>) -> Result<bool>
         if part.lists_launches() {
             let open = match capture.take() {
                 Some(open) => open,
-                None => part.open(with)?,
+                None => with.open()?,
             };
             if let Err(error) = part.list(&open, with) {
                 return Err(part.failed(Some(error), open.close().err()));

@@ -9,10 +9,10 @@ use crate::capture::breaks::step::BreakStep;
 use crate::capture::forward::allocator::Allocator;
 use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::Scratch;
-use crate::driver::capture_state::BodyCapture;
+use crate::driver::capture_state::{BodyCapture, CaptureState};
 use crate::driver::launch_list::LaunchList;
 use crate::driver::open_capture::{Captured, Failed, OpenCapture};
-use crate::driver::{Graph, KeepAlive, RecordingId, Stream, is_module, keep};
+use crate::driver::{Graph, KeepAlive, Stream, is_module, keep};
 use crate::error::{Error, Misuse, Result};
 use crate::pool::PoolHandle;
 use crate::sys::CUresult;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 pub(crate) struct BodyParams<'a> {
     /// Where bodies are recorded: nothing is ever run on it.
     pub(crate) stream: &'a Stream,
+    /// Of the captures in which they are recorded, one after another.
+    pub(crate) state: &'a Arc<CaptureState>,
     pub(crate) valid_rows: Option<usize>,
     pub(crate) pool: &'a PoolHandle,
 }
@@ -31,7 +33,6 @@ pub(crate) struct BodyParams<'a> {
 pub(crate) struct PatchedPart<'env> {
     pub(crate) step: BreakStep<'env>,
     scratch: Arc<Scratch>,
-    recording: RecordingId,
     /// Whether its launches are listed; for good no longer once it has enqueued anything else.
     lists_launches: bool,
     /// Of this replay, until it is part of an exec.
@@ -58,11 +59,18 @@ pub(super) enum Work {
     Graph(Graph),
 }
 
+impl BodyParams<'_> {
+    /// Opens a capture to record in.
+    pub(super) fn open(&self) -> Result<OpenCapture> {
+        OpenCapture::body(self.stream, self.state)
+    }
+}
+
 impl<'env> PatchedPart<'env> {
-    pub(crate) fn new(step: BreakStep<'env>, scratch: Arc<Scratch>, recording: RecordingId) -> PatchedPart<'env> {
+    pub(crate) fn new(step: BreakStep<'env>, scratch: Arc<Scratch>) -> PatchedPart<'env> {
         let (kept, modules) = (Vec::new(), Vec::new());
         let (body, spare) = (None, BodyCapture::default());
-        PatchedPart { step, scratch, recording, lists_launches: true, body, kept, modules, spare }
+        PatchedPart { step, scratch, lists_launches: true, body, kept, modules, spare }
     }
 
     /// What the body that was recorded for this replay enqueues.
@@ -75,15 +83,10 @@ impl<'env> PatchedPart<'env> {
         self.lists_launches
     }
 
-    /// Opens a capture to record in.
-    pub(super) fn open(&self, with: BodyParams<'_>) -> Result<OpenCapture> {
-        OpenCapture::body(with.stream, self.recording)
-    }
-
     /// Records the body in a capture of its own. [`Error::ScratchExceeded`] where it asked for more scratch than there is, whatever it made of that.
     pub(crate) fn record(&mut self, with: BodyParams<'_>) -> Result<()> {
         if self.lists_launches {
-            let capture = self.open(with)?;
+            let capture = with.open()?;
             if let Err(error) = self.list(&capture, with) {
                 return Err(self.failed(Some(error), capture.close().err()));
             }
@@ -119,7 +122,7 @@ impl<'env> PatchedPart<'env> {
     /// Captures the body as a graph.
     pub(super) fn capture(&mut self, with: BodyParams<'_>) -> Result<()> {
         self.body = None;
-        let capture = self.open(with)?;
+        let capture = with.open()?;
         let ran = self.run(with);
         let Captured { graph, kept, .. } = match (ran, capture.close()) {
             (Ok(()), Ok(captured)) => captured,

@@ -10,6 +10,7 @@ use crate::capture::composite::patched_part::{BodyParams, PatchedPart};
 use crate::capture::forward::allocator::Allocator;
 use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::{self, Scratch};
+use crate::driver::capture_state::CaptureState;
 use crate::error::{Error, Misuse, Result, TensorError};
 use crate::memory::Role;
 use crate::pool::tracer::Tracer;
@@ -133,13 +134,13 @@ impl<'env> Recorder<'env> {
         let body_stream = PoolExecs::of(&self.pool)?.body_stream(self.stream.context(), &self.stream)?;
         let scratch = Scratch::new(region, self.stream.context(), self.id, self.pool.retain_mapping());
         let (name, index) = (step.options.name.to_string(), step.index);
-        let mut part = PatchedPart::new(step, scratch, self.id);
+        let mut part = PatchedPart::new(step, scratch);
+        let state = CaptureState::new(body_stream.as_raw(), self.id);
+        let with = BodyParams { stream: &body_stream, state: &state, valid_rows: None, pool: &self.pool };
         // More scratch than the time before: what it takes is not known then.
-        part.record(BodyParams { stream: &body_stream, valid_rows: None, pool: &self.pool }).map_err(|error| {
-            match error {
-                Error::ScratchExceeded { .. } => Error::NotPatchable { name, index, source: Box::new(error) },
-                other => other,
-            }
+        part.record(with).map_err(|error| match error {
+            Error::ScratchExceeded { .. } => Error::NotPatchable { name, index, source: Box::new(error) },
+            other => other,
         })?;
         self.push_patched(part);
         Ok(())

@@ -199,7 +199,7 @@ impl<'env> Recorder<'env> {
         };
         let graph = self.composites.graph;
         if graph.share_execs || parts.iter().any(|part| matches!(part, Part::Patched(_))) {
-            let made = composite::build(parts, self.composites, place, &self.pool, &self.stream)?;
+            let made = composite::build(parts, self.composites, (self.id, place), &self.pool, &self.stream)?;
             self.building.borrow_mut().program.steps.extend(made.into_iter().map(Step::Composite));
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use super::composite::PatchStats;
 use super::forward::allocator::Allocator;
 use super::forward::frame::{self, Frame};
-use super::options::CaptureOptions;
+use super::options::{CaptureOptions, EagerOptions};
 use super::program::{Program, Step};
 use super::record::session::{Session, refuse_nested};
 use super::replay::run;
@@ -57,6 +57,8 @@ pub struct BreakableCapture<'env> {
     /// Keeps the pool's memory mapped, once there are execs that refer to it.
     mapping: Option<KeepAlive>,
     state: State,
+    /// The recording's, among the pool's replays and recordings.
+    number: u64,
     options: CaptureOptions,
     stream: Stream,
     pool: CapturePool,
@@ -143,6 +145,7 @@ impl<'env> BreakableCapture<'env> {
             mapping: None,
             program: Program::default(),
             state: State::New,
+            number: 0,
             options,
             stream,
             pool: pool.clone(),
@@ -169,6 +172,7 @@ impl<'env> BreakableCapture<'env> {
         self.state.begin()?;
         let pool = self.pool.handle().clone();
         let mut session = Session::begin(&pool, &self.stream, caller, &self.options)?;
+        self.number = session.number();
         // It stays so on errors, and when the forward panics.
         self.state = State::Poisoned;
         let recorded = session.open().and_then(|()| {
@@ -223,8 +227,14 @@ impl<'env> BreakableCapture<'env> {
         let mut guard = pool.lock()?;
         guard.order(stream)?;
         let number = pool.next_replay();
-        let frame =
-            Frame { allocator: Allocator::StreamOrdered, stream: stream.clone(), pool: pool.clone(), recorder: None };
+        let padding = EagerOptions::default();
+        let frame = Frame {
+            allocator: Allocator::StreamOrdered,
+            stream: stream.clone(),
+            pool: pool.clone(),
+            recorder: None,
+            padding,
+        };
         let _frame = frame::enter(frame);
         // Empty without patched breaks, and then it is no allocation.
         let mut replaced = Vec::new();
@@ -235,6 +245,11 @@ impl<'env> BreakableCapture<'env> {
         }
         ran?;
         Ok(Replayed { pool: &self.pool, number })
+    }
+
+    /// The number under which the pool knows what its recording wrote, by running through.
+    pub(crate) fn recorded_as(&self) -> u64 {
+        self.number
     }
 
     /// Its pool.

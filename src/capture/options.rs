@@ -128,6 +128,38 @@ impl GraphOptions {
     }
 }
 
+/// How a forward runs without capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct EagerOptions {
+    /// The valid rows, which breaks are told. `None`: they aren't.
+    pub valid_rows: Option<usize>,
+    /// The padded rows that it runs in. What breaks return with this many rows has zeros from the valid rows on, as a handoff has in a replay.
+    /// `None`: it comes back as it is.
+    pub bucket: Option<usize>,
+}
+
+impl EagerOptions {
+    /// With this many valid rows.
+    #[must_use]
+    pub fn valid_rows(mut self, rows: usize) -> Self {
+        self.valid_rows = Some(rows);
+        self
+    }
+
+    /// Padded to this many rows.
+    #[must_use]
+    pub fn bucket(mut self, rows: usize) -> Self {
+        self.bucket = Some(rows);
+        self
+    }
+
+    /// From which row on a break's result of so many rows is to be zero, if any.
+    pub(super) fn scrubbed_from(self, rows: usize) -> Option<usize> {
+        self.valid_rows.filter(|valid| *valid < rows && self.bucket == Some(rows))
+    }
+}
+
 /// How a forward is captured.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -138,6 +170,10 @@ pub struct CaptureOptions {
     pub bucket: Option<usize>,
     /// Whether segments run while they are recorded.
     pub execution: CaptureExecution,
+    /// The rows that are valid while it is recorded, which its breaks are told as in a replay
+    /// ([`ReplayOptions::valid_rows`](crate::ReplayOptions::valid_rows)), and from which on their handoffs are zero. 0 where nothing is real yet, as in a
+    /// recording of a dummy: then nothing undefined reaches what a break stores. `None`: breaks aren't told.
+    pub valid_rows: Option<usize>,
     /// The stream to record on. `None`: the pool's capture stream, which lets captures of one pool share memory.
     pub stream: Option<Stream>,
     /// Where its blocks go, in memory that the pool took with [`CapturePool::take_plan`](crate::CapturePool::take_plan). A recording that differs from
@@ -166,6 +202,13 @@ impl CaptureOptions {
     #[must_use]
     pub fn execution(mut self, execution: CaptureExecution) -> Self {
         self.execution = execution;
+        self
+    }
+
+    /// With this many valid rows while it is recorded.
+    #[must_use]
+    pub fn valid_rows(mut self, rows: usize) -> Self {
+        self.valid_rows = Some(rows);
         self
     }
 

@@ -7,6 +7,7 @@ use super::breaks::view::Break;
 use super::forward::allocator::Allocator;
 use super::forward::context;
 use super::forward::frame::{self, Frame};
+use super::options::EagerOptions;
 use super::record::recorder::Recorder;
 use crate::driver::Stream;
 use crate::error::{Misuse, Result};
@@ -119,12 +120,45 @@ pub fn eager<'env, T>(
     stream: &Stream,
     forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
 ) -> Result<T> {
+    eager_with(pool, stream, EagerOptions::default(), forward)
+}
+
+/// As [`eager`], with padding: breaks are told the valid rows, and what they return is scrubbed as in a replay.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::Driver;
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let stream = Stream::new(&context)?;
+/// # use breakable_cuda_graph::{CapturePool, EagerOptions, Tensor, eager_with};
+/// # let pool = CapturePool::new(&context)?;
+/// let padded = Tensor::from_slice(&stream, &[1.0_f32, 2.0, f32::NAN, f32::NAN], &[4, 1])?;
+/// let options = EagerOptions::default().valid_rows(2).bucket(4);
+/// let out = eager_with(&pool, &stream, options, |scope| {
+///     scope.break_point("attention", [&padded], |b| {
+///         assert_eq!(b.valid_rows(), Some(2));
+///         b.input(0).cloned()
+///     })
+/// })?;
+/// assert_eq!(out.read::<f32>(&stream)?, [1.0, 2.0, 0.0, 0.0]);
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
+///
+/// # Errors
+/// As for [`eager`].
+pub fn eager_with<'env, T>(
+    pool: &CapturePool,
+    stream: &Stream,
+    options: EagerOptions,
+    forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
+) -> Result<T> {
     pool.context().expect_same(stream.context(), "stream")?;
     let _frame = frame::enter(Frame {
         allocator: Allocator::StreamOrdered,
         stream: stream.clone(),
         pool: pool.handle().clone(),
         recorder: None,
+        padding: options,
     });
     forward(&Scope::eager())
 }
@@ -213,7 +247,7 @@ where
 {
     match recorder {
         Some(recorder) => recorder.add_break(options, inputs, None, operation),
-        None => run_directly(&options, &inputs, &[], operation),
+        None => run_directly(&options, &inputs, &[], operation).and_then(|results| scrubbed(&options, results)),
     }
 }
 
@@ -232,7 +266,8 @@ where
         return recorder.add_break(options, inputs, Some(into), operation);
     }
     let result = run_directly(&options, &inputs, std::slice::from_ref(&into), operation)?;
-    land(&frame::current_stream()?, &result, &into, None)?;
+    let valid = frame::padding().scrubbed_from(into.rows()).filter(|_| options.leading_dimension_is_rows);
+    land(&frame::current_stream()?, &result, &into, valid)?;
     Ok(into)
 }
 
@@ -246,5 +281,31 @@ where
     F: FnMut(&Break<'_>) -> Result<O>,
 {
     let stream = frame::current_stream()?;
-    operation(&Break::new(&options.name, &stream, inputs, handoffs, None))
+    operation(&Break::new(&options.name, &stream, inputs, handoffs, frame::padding().valid_rows))
+}
+
+/// A break's results with zeros in the padded tail, in tensors of their own where they have one: what the operation returned may be a view of what
+/// it keeps.
+fn scrubbed<O: Outputs>(options: &BreakOptions, results: O) -> Result<O> {
+    let padding = frame::padding();
+    if padding.valid_rows.is_none() || padding.bucket.is_none() || !options.leading_dimension_is_rows {
+        return Ok(results);
+    }
+    let stream = frame::current_stream()?;
+    let mut landed = Vec::new();
+    let expected = results.visit(&mut |_, result| {
+        let valid = padding.scrubbed_from(result.rows()).filter(|_| !result.shape().is_empty());
+        landed.push(match valid {
+            None => result,
+            Some(_) => {
+                let handoff = frame::empty(result.dtype(), result.shape())?;
+                land(&stream, &result, &handoff, valid)?;
+                handoff
+            }
+        });
+        Ok(())
+    })?;
+    let got = landed.len();
+    let mut landed = landed.into_iter();
+    O::gather(&mut || landed.next()).ok_or_else(|| Misuse::OutputCount { expected, got }.into())
 }

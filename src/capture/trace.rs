@@ -1,6 +1,7 @@
 //! Tracing a forward: what it asks of the pool, without capturing it.
 
 use super::forward::frame;
+use super::options::EagerOptions;
 use super::record::recorder::Recorder;
 use super::record::session::refuse_nested;
 use super::scope::Scope;
@@ -13,7 +14,7 @@ use crate::pool::tracer::Tracer;
 /// Runs a forward as [`eager`](super::eager) does, and writes down what a recording of it would ask of the pool: each tensor and handoff with its size, and
 /// when it goes. A warm-up run that is traced costs what a warm-up costs; its trace is what a [`PoolPlan`](crate::memory::PoolPlan) is made from.
 ///
-/// BatchOutputs of breaks land in handoffs, as in a recording. The forward's tensors are ordinary stream-ordered memory.
+/// Results of breaks land in handoffs, as in a recording. The forward's tensors are ordinary stream-ordered memory.
 ///
 /// ```
 /// # use breakable_cuda_graph::driver::{Device, Stream};
@@ -41,10 +42,23 @@ pub fn trace<'env, T>(
     stream: &Stream,
     forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
 ) -> Result<(Trace, T)> {
+    trace_with(pool, stream, EagerOptions::default(), forward)
+}
+
+/// As [`trace`], with padding: breaks are told the valid rows, and their handoffs are zero from there on.
+///
+/// # Errors
+/// As for [`trace`].
+pub fn trace_with<'env, T>(
+    pool: &CapturePool,
+    stream: &Stream,
+    options: EagerOptions,
+    forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
+) -> Result<(Trace, T)> {
     refuse_nested()?;
     pool.context().expect_same(stream.context(), "stream")?;
     let tracer = Tracer::new();
-    let recorder = Recorder::tracing(pool.handle(), stream, &tracer)?;
+    let recorder = Recorder::tracing(pool.handle(), stream, &tracer, options.valid_rows)?;
     // The frame holds the recorder's address; it is off the stack before the recorder is gone.
     let frame = frame::enter(recorder.frame());
     let value = forward(&Scope::recording(&recorder))?;

@@ -5,19 +5,19 @@ use super::capture_set::{CaptureSet, Captured};
 use super::dispatch::CaptureState;
 use super::error::PrefillError;
 use super::forward::ModelForward;
+use super::inputs::Saved;
 use super::ladder::{Bucket, Ladder};
 use super::model::{Batch, PrefillModel};
 use super::options::{CaptureProgress, OnFailure, Planning, RunnerOptions};
 use super::planning::{Failure, Plans};
 use super::stats::Counters;
-use crate::capture::{
-    BreakableCapture, CaptureExecution, CaptureOptions, GraphOptions, ReplayOptions, active_forward, eager,
-};
+use crate::capture::{BreakableCapture, CaptureExecution, CaptureOptions, GraphOptions, ReplayOptions, active_forward};
 use crate::driver::Stream;
 use crate::error::{Error, Result};
+use crate::memory::TracePlan;
 use crate::pool::CapturePool;
 use crate::tensor::Tensor;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 /// The captures of a runner, how they are made, and how many there may be.
@@ -47,6 +47,13 @@ pub(super) struct With<'r, 'm, M: PrefillModel> {
 struct Made<'m> {
     captured: Captured<'m>,
     pool_bytes: usize,
+}
+
+/// What is known before a recording.
+struct Prepared {
+    plan: Option<TracePlan>,
+    /// Of the pool, before the plan took its memory.
+    reserved_before: usize,
 }
 
 impl<'m> Capturer<'m> {
@@ -238,25 +245,90 @@ impl<'m> Capturer<'m> {
         with.forward.context().expect_same(stream.context(), "stream")?;
         self.plans.take_failure(bucket)?;
         with.forward.make_inputs(stream, with.largest)?;
-        let dummy;
-        let (context, data, rows) = match batch {
-            Some(batch) => (batch.context, Some(batch.inputs), batch.rows),
-            None => {
-                dummy = with.forward.model().dummy(stream, bucket.rows)?;
-                (&dummy, None, 0)
+        let Some(batch) = batch else {
+            let dummy = with.forward.model().dummy(stream, bucket.rows)?;
+            let inputs = with.forward.filled(stream, None, 0, bucket.rows)?;
+            let (forward, pool) = (&*with.forward, with.pool);
+            let made = active_forward(&dummy, || {
+                let prepared = self.warm_up(forward, pool, stream, bucket, &inputs)?;
+                let options = CaptureOptions::default().valid_rows(0);
+                let made = self.record(forward, pool, stream, bucket, &inputs, prepared, options)?;
+                self.try_out(stream, made)
+            });
+            if made.is_err() {
+                // The dummy's memory goes now; warm-ups may still read it.
+                let _ = stream.settle();
             }
+            return made;
         };
-        let inputs = with.forward.filled(stream, data, rows, bucket.rows)?;
-        let (forward, pool) = (&*with.forward, with.pool);
-        let made = active_forward(context, || self.record(forward, pool, stream, bucket, &inputs, batch.is_some()));
-        if made.is_err() && batch.is_none() {
-            // The dummy's memory goes now; warm-ups may still read it.
-            let _ = stream.settle();
+        let saved = with.forward.save(with.pool, stream, batch.inputs, bucket.rows)?;
+        // Whatever happens, the batch finds its inputs as they were.
+        let made = catch_unwind(AssertUnwindSafe(|| self.make_with_batch(with, stream, bucket, batch, &saved)));
+        if !matches!(made, Ok(Ok(_))) {
+            saved.put_back(stream)?;
         }
-        made
+        made.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Warm-ups, the recording, and smoke replays. A batch that captures at first use is replayed by its caller anyway.
+    /// Warm-ups on a dummy, and a recording that is the batch's run.
+    fn make_with_batch<M: PrefillModel>(
+        &mut self,
+        with: &mut With<'_, 'm, M>,
+        stream: &Stream,
+        bucket: Bucket,
+        batch: &Batch<'_, M::Context>,
+        saved: &Saved,
+    ) -> Result<Made<'m>> {
+        let mut inputs = Vec::new();
+        let prepared = if self.warm_ups > 0 {
+            let dummy = with.forward.model().dummy(stream, bucket.rows)?;
+            inputs = with.forward.filled(stream, None, 0, bucket.rows)?;
+            let (forward, pool) = (&*with.forward, with.pool);
+            let prepared = active_forward(&dummy, || self.warm_up(forward, pool, stream, bucket, &inputs));
+            if prepared.is_err() {
+                let _ = stream.settle();
+            }
+            let prepared = prepared?;
+            saved.put_back(stream)?;
+            prepared
+        } else {
+            self.prepare(with.pool, bucket)?
+        };
+        drop(inputs);
+        let inputs = with.forward.filled(stream, Some(batch.inputs), batch.rows, bucket.rows)?;
+        let (forward, pool) = (&*with.forward, with.pool);
+        let options = CaptureOptions::default().valid_rows(batch.rows).execution(CaptureExecution::RunThrough);
+        active_forward(batch.context, || self.record(forward, pool, stream, bucket, &inputs, prepared, options))
+    }
+
+    /// What is known before a recording.
+    fn prepare(&self, pool: &CapturePool, bucket: Bucket) -> Result<Prepared> {
+        let reserved_before = pool.handle().arena_usage().reserved;
+        Ok(Prepared { plan: self.plans.take_for(bucket, pool)?, reserved_before })
+    }
+
+    /// Warm-ups, on a dummy's inputs.
+    fn warm_up<M: PrefillModel>(
+        &self,
+        forward: &ModelForward<'m, M>,
+        pool: &CapturePool,
+        stream: &Stream,
+        bucket: Bucket,
+        inputs: &[Tensor],
+    ) -> Result<Prepared> {
+        let prepared = self.prepare(pool, bucket)?;
+        // A run that was traced was a warm-up.
+        let warm_ups = self.warm_ups.saturating_sub(usize::from(prepared.plan.is_some()));
+        for _ in 0..warm_ups {
+            forward.warm_up(pool, stream, inputs, bucket.rows)?;
+        }
+        // What they read, the dummy's own memory say, may go now.
+        stream.synchronize()?;
+        Ok(prepared)
+    }
+
+    /// The recording.
+    #[allow(clippy::too_many_arguments)] // Each is one thing, and none outlives the call.
     fn record<M: PrefillModel>(
         &self,
         forward: &ModelForward<'m, M>,
@@ -264,37 +336,28 @@ impl<'m> Capturer<'m> {
         stream: &Stream,
         bucket: Bucket,
         inputs: &[Tensor],
-        run_through: bool,
+        prepared: Prepared,
+        options: CaptureOptions,
     ) -> Result<Made<'m>> {
-        let rows = bucket.rows;
         let reserved = || pool.handle().arena_usage().reserved;
         let free = || -> Result<usize, Error> { Ok(forward.context().memory_info()?.free) };
-        let before = reserved();
-        let plan = self.plans.take_for(bucket, pool)?;
-        // A run that was traced was a warm-up.
-        let warm_ups = self.warm_ups.saturating_sub(usize::from(plan.is_some()));
-        for _ in 0..warm_ups {
-            drop(eager(pool, stream, |scope| forward.run(scope, inputs, rows))?);
-        }
-        stream.synchronize()?;
         let (reserved_before, free_before) = (reserved(), free()?);
-        let execution = if run_through { CaptureExecution::RunThrough } else { CaptureExecution::Record };
-        let mut options = CaptureOptions::default().bucket(rows).execution(execution).graph(self.graph);
-        (options.name, options.plan) = (self.name.clone(), plan);
+        let mut options = options.bucket(bucket.rows).graph(self.graph);
+        (options.name, options.plan) = (self.name.clone(), prepared.plan);
         let mut capture = BreakableCapture::with_options(pool, options)?;
-        let outputs = capture.record(stream, |scope| forward.run(scope, inputs, rows))?;
+        let outputs = capture.record(stream, |scope| forward.run(scope, inputs, bucket.rows))?;
         let outputs = outputs.iter().map(|output| output.unheld(pool.handle().retain_mapping())).collect();
-        if !run_through {
-            let _ = capture.replay(stream)?;
-            if capture.patch_stats().execs > 0 && rows > 1 {
-                // Bodies that scrub padding have other nodes: no batch is the first to need an exec for them.
-                let _ = capture.replay_with(stream, ReplayOptions::default().valid_rows(rows - 1))?;
-            }
-            stream.synchronize()?;
-        }
         let taken = free_before.saturating_sub(free()?);
         let now = reserved();
         let captured = Captured::new(capture, outputs, taken.saturating_sub(now.saturating_sub(reserved_before)));
-        Ok(Made { captured, pool_bytes: now.saturating_sub(before) })
+        Ok(Made { captured, pool_bytes: now.saturating_sub(prepared.reserved_before) })
+    }
+
+    /// Smoke replays, with no row valid. The first of them is also the one that makes an exec for bodies that scrub padding: these have other nodes, and
+    /// no batch is to be the first to need it.
+    fn try_out(&self, stream: &Stream, mut made: Made<'m>) -> Result<Made<'m>> {
+        let _ = made.captured.capture.replay_with(stream, ReplayOptions::default().valid_rows(0))?;
+        stream.synchronize()?;
+        Ok(made)
     }
 }

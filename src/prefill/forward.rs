@@ -1,10 +1,10 @@
 //! A model with its static inputs: what the runner, its captures and its plans run.
 
 use super::error::PrefillError;
-use super::inputs::{Declared, Inputs};
+use super::inputs::{Declared, Inputs, Saved};
 use super::model::{Batch, InputData, PrefillModel};
 use super::spec::{OutputSpec, check_outputs};
-use crate::capture::{Scope, active_forward, eager};
+use crate::capture::{EagerOptions, Scope, active_forward, eager_with};
 use crate::driver::{Context, Stream};
 use crate::error::Result;
 use crate::pool::CapturePool;
@@ -88,6 +88,20 @@ impl<'m, M: PrefillModel> ModelForward<'m, M> {
         Ok(self.inputs.as_ref().map(|inputs| inputs.for_rows(&self.declared, bucket)).unwrap_or_default())
     }
 
+    /// A copy of what fills that come don't write anew for this batch: see [`Inputs::save`].
+    pub(super) fn save(
+        &self,
+        pool: &CapturePool,
+        stream: &Stream,
+        data: &[InputData<'_>],
+        bucket: usize,
+    ) -> Result<Saved> {
+        match &self.inputs {
+            Some(inputs) => inputs.save(&self.declared, pool.handle(), stream, data, bucket),
+            None => Ok(Saved::default()),
+        }
+    }
+
     /// The forward, with outputs of so many rows as declared.
     pub(super) fn run(&self, scope: &Scope<'_, 'm>, inputs: &[Tensor], rows: usize) -> Result<Vec<Tensor>> {
         let outputs = self.model.forward(scope, inputs)?;
@@ -95,7 +109,14 @@ impl<'m, M: PrefillModel> ModelForward<'m, M> {
         Ok(outputs)
     }
 
-    /// A checked batch, eagerly in so many rows: in the static inputs, where these have room, or else in the batch's own rows.
+    /// A warm-up with what a dummy batch fills the inputs with: no row is valid.
+    pub(super) fn warm_up(&self, pool: &CapturePool, stream: &Stream, inputs: &[Tensor], rows: usize) -> Result<()> {
+        let options = EagerOptions::default().valid_rows(0).bucket(rows);
+        eager_with(pool, stream, options, |scope| self.run(scope, inputs, rows)).map(drop)
+    }
+
+    /// A checked batch, eagerly in so many rows: in the static inputs, where these have room, or else in the batch's own rows. Breaks are told the
+    /// valid rows, and what they return is scrubbed where there is padding.
     pub(super) fn eagerly(
         &mut self,
         pool: &CapturePool,
@@ -109,8 +130,9 @@ impl<'m, M: PrefillModel> ModelForward<'m, M> {
         } else {
             self.declared.temporary(pool.handle(), stream, batch.inputs, batch.rows)?
         };
-        let outputs =
-            active_forward(batch.context, || eager(pool, stream, |scope| self.model.forward(scope, &inputs)))?;
+        let options = EagerOptions { bucket: Some(padded), ..EagerOptions::default().valid_rows(batch.rows) };
+        let run = || eager_with(pool, stream, options, |scope| self.model.forward(scope, &inputs));
+        let outputs = active_forward(batch.context, run)?;
         check_outputs(&self.outputs, &outputs, padded)?;
         Ok(outputs)
     }

@@ -199,6 +199,36 @@ impl Inputs {
         Ok(())
     }
 
+    /// Copies of what a dummy batch overwrites in this bucket's rows, and filling in the batch does not bring back: rows that the batch has put in place
+    /// itself, and tails that are left alone.
+    pub(super) fn save(
+        &self,
+        declared: &Declared,
+        pool: &PoolHandle,
+        stream: &Stream,
+        data: &[InputData<'_>],
+        bucket: usize,
+    ) -> Result<Saved> {
+        let mut saved = Saved::default();
+        for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
+            let in_place = |one: &InputData<'_>| match one {
+                InputData::Device(tensor) => tensor.overlaps(&self.tensors[at]),
+                InputData::Host(_) => false,
+            };
+            let left_alone = spec.leading == LeadingDim::Rows && tail.is_none();
+            if left_alone || data.iter().any(in_place) {
+                let here = match spec.leading {
+                    LeadingDim::Rows => self.tensors[at].leading_rows(bucket),
+                    LeadingDim::Fixed => self.tensors[at].clone(),
+                };
+                let copy = pool.temporary(stream, here.dtype(), here.shape())?;
+                copy.copy_from(stream, &here)?;
+                saved.0.push((here, copy));
+            }
+        }
+        Ok(saved)
+    }
+
     fn copy(
         &self,
         declared: &Declared,
@@ -227,6 +257,17 @@ impl Inputs {
             unsafe { stream.copy_pinned_to_device(to + begin as u64, staging, start + begin..start + end)? };
         }
         Ok(())
+    }
+}
+
+/// Copies of static inputs, each with its place.
+#[derive(Default)]
+pub(super) struct Saved(Vec<(Tensor, Tensor)>);
+
+impl Saved {
+    /// Puts back what was there.
+    pub(super) fn put_back(&self, stream: &Stream) -> Result<()> {
+        self.0.iter().try_for_each(|(place, copy)| place.copy_from(stream, copy))
     }
 }
 

@@ -2,7 +2,7 @@
 //! for a reason that is counted.
 //!
 //! - `ladder`: the buckets, by rule, from a list, or fitted to a distribution of batch sizes by `fit`. Plain arithmetic.
-//! - `model`: the seam that an engine implements, and its batches. `spec`: what a model takes and gives.
+//! - `model`: the seam that an engine implements, and its batches. `fn_model`: one in a function. `spec`: what a model takes and gives.
 //! - `runner`: [`PrefillRunner`], the face of the parts below, each with fields of its own.
 //! - `dispatch`: what a batch does, decided from what is known of it. `reason`: why it runs eagerly. `stats`: how often.
 //! - `forward`: the model with its static inputs, which are in `inputs`. `outputs`: what a batch gave.
@@ -17,6 +17,7 @@ mod capturer;
 mod dispatch;
 mod error;
 mod fit;
+mod fn_model;
 mod forward;
 mod inputs;
 mod ladder;
@@ -33,6 +34,7 @@ mod stats;
 pub use crate::tensor::{Scalar, TailRule};
 pub use error::PrefillError;
 pub use fit::CostModel;
+pub use fn_model::FnModel;
 pub use ladder::{Ladder, LadderOptions, LadderReport};
 pub use model::{Batch, HostData, InputData, Mode, PrefillModel};
 pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, Planning, RunnerOptions};

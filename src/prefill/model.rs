@@ -27,7 +27,8 @@ pub trait PrefillModel: Sync {
     /// The key under which captures are made at first.
     fn key(&self) -> Self::Key;
 
-    /// A context to warm up and capture a bucket of this many rows with. The inputs hold their tail rules' values in all rows then, or zeros.
+    /// A context to warm up and capture a bucket of this many rows with. The inputs hold their tail rules' values in all rows then, or zeros, and breaks are
+    /// told that no row is valid.
     ///
     /// # Errors
     /// Whatever keeps the model from making one.

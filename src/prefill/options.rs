@@ -16,7 +16,8 @@ pub enum CaptureWhen {
     /// When [`capture_all`](super::PrefillRunner::capture_all) is called, at start-up.
     #[default]
     StartUp,
-    /// Each at its first use: the batch that needs it first waits for it, and gets a valid result.
+    /// Each at its first use: the batch that needs it first waits for the warm-ups, on the dummy, and the capture is its run. Its breaks run once, with its
+    /// own context and rows; where the capture fails, the batch runs anew, eagerly.
     FirstUse,
     /// One with each call of [`capture_next`](super::PrefillRunner::capture_next), between batches.
     OnCall,
@@ -52,7 +53,10 @@ pub struct RunnerOptions {
     pub ladder: Ladder,
     /// When they are captured.
     pub when: CaptureWhen,
-    /// Eager runs of a bucket before its capture: what libraries create at first use can't be created in a segment.
+    /// Eager runs of a bucket before its capture: what libraries create at first use can't be created in a segment. They run on the model's dummy, with no
+    /// row valid. What they change of the static inputs is put back for a batch that waits; what a forward changes in place of the model's own memory, a
+    /// state say, they change too: keep that to breaks, which are told that no row is valid, or ask for no warm-ups. Zero means none: then the dummy is not
+    /// asked for at first use.
     pub warm_ups: usize,
     /// The most captures at once; the one least recently used makes room.
     pub max_captures: Option<usize>,

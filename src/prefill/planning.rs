@@ -3,7 +3,7 @@
 use super::forward::ModelForward;
 use super::ladder::{Bucket, Ladder};
 use super::model::PrefillModel;
-use crate::capture::{active_forward, trace};
+use crate::capture::{EagerOptions, active_forward, trace_with};
 use crate::driver::Stream;
 use crate::error::{Error, Misuse, Result};
 use crate::memory::planner::PlanOptions;
@@ -141,7 +141,9 @@ impl Plans {
         forward.make_inputs(stream, largest)?;
         let dummy = forward.model().dummy(stream, bucket.rows)?;
         let inputs = forward.filled(stream, None, 0, bucket.rows)?;
-        let run = || trace(pool, stream, |scope| forward.run(scope, &inputs, bucket.rows));
+        // A warm-up: no row is valid.
+        let options = EagerOptions::default().valid_rows(0).bucket(bucket.rows);
+        let run = || trace_with(pool, stream, options, |scope| forward.run(scope, &inputs, bucket.rows));
         let traced = active_forward(&dummy, run);
         // The dummy's memory goes now; the run may still read it.
         let settled = stream.settle();

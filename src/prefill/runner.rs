@@ -307,7 +307,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// Runs a batch on the stream: replays it, or runs it eagerly. Returns when all is enqueued.
     ///
     /// A batch of no rows does not run, and has no outputs; but where another rank has rows, it replays with all rows padding. Where the runner
-    /// captures at first use and that fails, the batch runs eagerly and [`last_failure`](PrefillRunner::last_failure) says why.
+    /// captures at first use, the capture is the batch's run; where that fails, the batch runs eagerly and [`last_failure`](PrefillRunner::last_failure) says why.
     ///
     /// # Errors
     /// Before anything is copied: [`PrefillError::InputCount`] and [`PrefillError::Input`] for a batch that is not as the model declares,
@@ -320,11 +320,15 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         sound?;
         if let Choice::Replay(bucket) = choice
             && !self.captures.set().has(bucket.index)
-            && let Err(error) = self.capture(stream, bucket, Some(batch))
         {
-            log::error!("bucket {} was not captured at its first use: {error}", bucket.rows);
-            self.agreement.note_failure(error);
-            choice = Choice::Eager(EagerReason::CaptureFailed { bucket: bucket.rows });
+            match self.capture(stream, bucket, Some(batch)) {
+                Ok(_) => return self.ran_through(batch, bucket),
+                Err(error) => {
+                    log::error!("bucket {} was not captured at its first use: {error}", bucket.rows);
+                    self.agreement.note_failure(error);
+                    choice = Choice::Eager(EagerReason::CaptureFailed { bucket: bucket.rows });
+                }
+            }
         }
         match choice {
             Choice::Replay(bucket) => self.replay_checked(stream, batch, bucket),
@@ -365,8 +369,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         self.eagerly(stream, batch, batch.rows)
     }
 
-    /// Runs a batch eagerly in this bucket's rows, padded as a replay would be: the same kernels on the same shapes, for comparing a replay with. Breaks'
-    /// handoffs are not scrubbed. Counts nothing.
+    /// Runs a batch eagerly in this bucket's rows, padded as a replay would be: the same kernels on the same shapes, for comparing a replay with. Breaks are
+    /// told the valid rows, and what they return is scrubbed. Counts nothing.
     ///
     /// # Errors
     /// [`PrefillError::Bucket`] where the batch, or the static inputs, have not these rows, and as for [`run`](PrefillRunner::run).
@@ -414,6 +418,15 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let number = active_forward(batch.context, || Ok::<_, Error>(capture.replay_with(stream, options)?.number()))?;
         self.counters.replayed(bucket, batch.rows);
         let (specs, outputs) = (self.forward.outputs(), &captured.outputs);
+        Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, number))
+    }
+
+    /// What the batch gave that a bucket's capture was recorded with.
+    fn ran_through(&mut self, batch: &Batch<'_, M::Context>, bucket: Bucket) -> Result<BatchOutputs<'_>> {
+        let not_captured = || PrefillError::NotCaptured { bucket: bucket.rows };
+        let captured = self.captures.set().get(bucket.index).ok_or_else(not_captured)?;
+        self.counters.replayed(bucket, batch.rows);
+        let (specs, outputs, number) = (self.forward.outputs(), &captured.outputs, captured.capture.recorded_as());
         Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, number))
     }
 

@@ -1,4 +1,4 @@
-//! The prefill runner (rules 40 to 43): dispatch, captures, ranks, several devices.
+//! The prefill runner (rules 40 to 43, 55, 56, 64 to 67): dispatch, captures, ranks, several devices.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -7,6 +7,7 @@ mod bad_input;
 mod bounds;
 mod devices;
 mod dispatch;
+mod first_use;
 mod inputs;
 mod memory;
 mod model;

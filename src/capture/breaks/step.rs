@@ -30,8 +30,18 @@ impl BreakStep<'_> {
 
     /// Runs the operation on the stream and lands its results.
     pub(crate) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
+        self.run_scrubbed(stream, valid_rows, valid_rows)
+    }
+
+    /// The same, with the handoffs' padded tail beginning elsewhere than the break is told.
+    pub(crate) fn run_scrubbed(
+        &mut self,
+        stream: &Stream,
+        valid_rows: Option<usize>,
+        scrub_from: Option<usize>,
+    ) -> Result<()> {
         let BreakStep { options, operation, inputs, handoffs, .. } = self;
-        let valid_in_handoff = valid_rows.filter(|_| options.leading_dimension_is_rows);
+        let valid_in_handoff = scrub_from.filter(|_| options.leading_dimension_is_rows);
         let this = Break::new(&options.name, stream, inputs, handoffs, valid_rows);
         let expected = handoffs.len();
         let got = operation(&this, &mut |index, result| match handoffs.get(index) {

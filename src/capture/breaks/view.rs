@@ -83,7 +83,9 @@ impl<'a> Break<'a> {
         Ok(self.valid_rows.map_or_else(|| input.clone(), |rows| input.leading_rows(rows)))
     }
 
-    /// The valid rows of this replay; `None` when it was not told, and in a recording.
+    /// The valid rows of this replay, recording or eager forward; `None` where it was not told: see
+    /// [`ReplayOptions::valid_rows`](crate::ReplayOptions::valid_rows), [`CaptureOptions::valid_rows`](crate::CaptureOptions::valid_rows) and
+    /// [`EagerOptions::valid_rows`](crate::EagerOptions::valid_rows).
     pub fn valid_rows(&self) -> Option<usize> {
         self.valid_rows
     }

@@ -152,7 +152,8 @@ impl<'env> Composite<'env> {
 
     /// Records the bodies, sees to it that an exec has them, and launches it.
     pub(crate) fn run(&mut self, stream: &Stream, valid_rows: Option<usize>, pool: &PoolHandle) -> Result<()> {
-        let with = BodyParams { stream: &self.body_stream, state: &self.body_state, valid_rows, pool };
+        let (body_stream, state, scrub_from) = (&self.body_stream, &self.body_state, valid_rows);
+        let with = BodyParams { stream: body_stream, state, valid_rows, scrub_from, pool };
         match record_bodies(&mut self.parts, with) {
             Ok(()) => {}
             Err(Error::ScratchExceeded { .. }) => return self.run_part_by_part(stream, valid_rows),

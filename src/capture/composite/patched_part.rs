@@ -9,6 +9,7 @@ use crate::capture::breaks::step::BreakStep;
 use crate::capture::forward::allocator::Allocator;
 use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::Scratch;
+use crate::capture::options::EagerOptions;
 use crate::driver::capture_state::{BodyCapture, CaptureState};
 use crate::driver::launch_list::LaunchList;
 use crate::driver::open_capture::{Captured, Failed, OpenCapture};
@@ -25,7 +26,10 @@ pub(crate) struct BodyParams<'a> {
     pub(crate) stream: &'a Stream,
     /// Of the captures in which they are recorded, one after another.
     pub(crate) state: &'a Arc<CaptureState>,
+    /// What the break is told.
     pub(crate) valid_rows: Option<usize>,
+    /// Where its handoffs' padded tail begins.
+    pub(crate) scrub_from: Option<usize>,
     pub(crate) pool: &'a PoolHandle,
 }
 
@@ -145,9 +149,10 @@ impl<'env> PatchedPart<'env> {
                 stream: with.stream.clone(),
                 pool: with.pool.clone(),
                 recorder: None,
+                padding: EagerOptions::default(),
             };
             let _frame = frame::enter(frame);
-            self.step.run(with.stream, with.valid_rows)
+            self.step.run_scrubbed(with.stream, with.valid_rows, with.scrub_from)
         };
         self.scratch.exceeded().map_or(ran, Err)
     }

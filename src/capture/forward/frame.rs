@@ -1,6 +1,7 @@
 //! The stack of frames: what runs on the calling thread. Each thread has its own, so each GPU or rank of a process can have its own launch thread.
 
 use super::allocator::Allocator;
+use crate::capture::options::EagerOptions;
 use crate::driver::{Stream, capture_state};
 use crate::error::{Misuse, Result};
 use crate::memory::Role;
@@ -18,6 +19,8 @@ pub(crate) struct Frame {
     pub(crate) pool: PoolHandle,
     /// What records it, or traces it as a recording would: none in breaks, and none in an eager forward.
     pub(crate) recorder: Option<RecorderAddress>,
+    /// What an eager forward was told of padding.
+    pub(crate) padding: EagerOptions,
 }
 
 /// The address of the recorder of a recording's frame. It is valid as long as the frame is on the stack; what it is the address of is for the layer
@@ -56,6 +59,11 @@ fn innermost<R>(look: impl FnOnce(&Frame) -> R) -> Result<R> {
 /// What records on this thread now: nothing in breaks.
 pub(crate) fn recorder() -> Option<RecorderAddress> {
     FRAMES.with_borrow(|frames| frames.last()?.recorder)
+}
+
+/// What the eager forward that runs on this thread was told of padding.
+pub(crate) fn padding() -> EagerOptions {
+    FRAMES.with_borrow(|frames| frames.last().map(|frame| frame.padding)).unwrap_or_default()
 }
 
 /// Whether a recording is under way on this thread, breaks of it counted in.

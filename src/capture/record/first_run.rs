@@ -10,6 +10,7 @@ use crate::capture::composite::patched_part::{BodyParams, PatchedPart};
 use crate::capture::forward::allocator::Allocator;
 use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::{self, Scratch};
+use crate::capture::options::EagerOptions;
 use crate::driver::capture_state::CaptureState;
 use crate::error::{Error, Misuse, Result, TensorError};
 use crate::memory::Role;
@@ -83,9 +84,11 @@ impl<'env> Recorder<'env> {
         O: Outputs,
         F: FnMut(&Break<'_>) -> Result<O>,
     {
-        let _frame =
-            frame::enter(Frame { allocator, stream: self.stream.clone(), pool: self.pool.clone(), recorder: None });
-        let this = Break::new(&options.name, &self.stream, inputs, into.map_or(&[], std::slice::from_ref), None);
+        let (stream, pool, padding) = (self.stream.clone(), self.pool.clone(), EagerOptions::default());
+        let _frame = frame::enter(Frame { allocator, stream, pool, recorder: None, padding });
+        let handoffs = into.map_or(&[][..], std::slice::from_ref);
+        let this = Break::new(&options.name, &self.stream, inputs, handoffs, self.valid_rows);
+        let valid_in_handoff = self.valid_rows.filter(|_| options.leading_dimension_is_rows);
         let mut outputs = Vec::new();
         operation(&this)?.visit(&mut |index, result| {
             let handoff = match into {
@@ -104,7 +107,7 @@ impl<'env> Recorder<'env> {
             };
             self.pool.settle()?;
             check_landing(&result, &handoff)?;
-            land(&self.stream, &result, &handoff, None)?;
+            land(&self.stream, &result, &handoff, valid_in_handoff)?;
             outputs.push(handoff);
             Ok(())
         })?;
@@ -136,7 +139,9 @@ impl<'env> Recorder<'env> {
         let (name, index) = (step.options.name.to_string(), step.index);
         let mut part = PatchedPart::new(step, scratch);
         let state = CaptureState::new(body_stream.as_raw(), self.id);
-        let with = BodyParams { stream: &body_stream, state: &state, valid_rows: None, pool: &self.pool };
+        // No row is scrubbed: the body that scrubs is recorded by the first replay that has padding.
+        let (valid_rows, scrub_from, pool) = (self.valid_rows, None, &self.pool);
+        let with = BodyParams { stream: &body_stream, state: &state, valid_rows, scrub_from, pool };
         // More scratch than the time before: what it takes is not known then.
         part.record(with).map_err(|error| match error {
             Error::ScratchExceeded { .. } => Error::NotPatchable { name, index, source: Box::new(error) },

@@ -6,7 +6,7 @@ use crate::capture::composite::patched_part::PatchedPart;
 use crate::capture::composite::{self, CompositeOptions};
 use crate::capture::forward::allocator::Allocator;
 use crate::capture::forward::frame::{self, Frame, RecorderAddress};
-use crate::capture::options::{CaptureExecution, CaptureOptions};
+use crate::capture::options::{CaptureExecution, CaptureOptions, EagerOptions};
 use crate::capture::program::{Program, Step};
 use crate::driver::open_capture::OpenCapture;
 use crate::driver::{GraphExec, InstantiateFlags, RecordingId, Stream};
@@ -23,6 +23,8 @@ pub(crate) struct Recorder<'env> {
     pub(super) pool: PoolHandle,
     pub(super) stream: Stream,
     pub(super) allocator: Allocator,
+    /// What breaks are told, and where their handoffs' padded tail begins.
+    pub(super) valid_rows: Option<usize>,
     execution: CaptureExecution,
     composites: CompositeOptions,
     building: RefCell<Building<'env>>,
@@ -68,10 +70,16 @@ impl<'env> Recorder<'env> {
     }
 
     /// Runs a forward as a recording does, without capturing: what it asks of the pool is written down.
-    pub(crate) fn tracing(pool: &PoolHandle, stream: &Stream, tracer: &Arc<Tracer>) -> Result<Recorder<'env>> {
+    pub(crate) fn tracing(
+        pool: &PoolHandle,
+        stream: &Stream,
+        tracer: &Arc<Tracer>,
+        valid_rows: Option<usize>,
+    ) -> Result<Recorder<'env>> {
         let recording = RecordingId::next();
         let allocator = Allocator::TracedBlocks { tracer: tracer.clone(), recording };
-        Recorder::with_allocator(recording, allocator, pool, stream, &CaptureOptions::default())
+        let options = CaptureOptions { valid_rows, ..CaptureOptions::default() };
+        Recorder::with_allocator(recording, allocator, pool, stream, &options)
     }
 
     fn with_allocator(
@@ -89,6 +97,7 @@ impl<'env> Recorder<'env> {
             pool: pool.clone(),
             stream: stream.clone(),
             allocator,
+            valid_rows: options.valid_rows,
             execution: options.execution,
             composites: CompositeOptions { graph, priority },
             building: RefCell::default(),
@@ -102,6 +111,7 @@ impl<'env> Recorder<'env> {
             stream: self.stream.clone(),
             pool: self.pool.clone(),
             recorder: Some(self.address()),
+            padding: EagerOptions::default(),
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Session<'p, 'env> {
     lock: Option<ReplayGuard<'p>>,
     /// Orders the capture stream after the caller's, and the caller's after the capture stream.
     join: Event,
+    /// Its number among the pool's replays and recordings.
+    number: u64,
     /// The pool's slabs at the beginning.
     slabs: usize,
     ended_well: bool,
@@ -44,17 +46,21 @@ impl<'p, 'env> Session<'p, 'env> {
         lock.order(stream)?;
         order_after(stream, caller, &join)?;
         // Its breaks write the pool's memory, and its segments too if they run.
-        pool.next_replay();
+        let number = pool.next_replay();
         first_failure::clear();
         pool.begin_recording(options.plan.as_ref());
         let slabs = pool.slab_count();
-        Ok(Session { frame: None, recorder, pool, lock: Some(lock), join, slabs, ended_well: false })
+        Ok(Session { frame: None, recorder, pool, lock: Some(lock), join, number, slabs, ended_well: false })
     }
 
     /// Opens the first segment, and makes the recording what runs on this thread.
     pub(crate) fn open(&mut self) -> Result<()> {
         self.frame = Some(frame::enter(self.recorder.frame()));
         self.recorder.open_segment()
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn recorder(&self) -> &Recorder<'env> {

@@ -72,9 +72,10 @@ mod readme {}
 
 #[doc(inline)]
 pub use capture::{
-    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, EagerOptions, GraphOptions,
-    Outputs, PatchStats, Reconfigure, ReplayOptions, Replayed, Scope, active_forward, break_here, break_point,
-    current_forward_ctx, current_stream, eager, eager_with, empty, forbid_in_segment, is_capturing, trace, trace_with,
+    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, EagerOptions, ExecMemory,
+    GraphOptions, Outputs, PatchStats, Reconfigure, ReplayOptions, Replayed, Scope, active_forward, break_here,
+    break_point, current_forward_ctx, current_stream, eager, eager_with, empty, forbid_in_segment, is_capturing, trace,
+    trace_with,
 };
 #[doc(inline)]
 pub use driver::CaptureMode;

@@ -1,6 +1,6 @@
 //! [`BreakableCapture`]: a forward pass that is recorded once and replayed as often as wanted.
 
-use super::composite::PatchStats;
+use super::composite::{ExecMemory, PatchStats};
 use super::forward::allocator::Allocator;
 use super::forward::frame::{self, Frame};
 use super::options::{CaptureOptions, EagerOptions};
@@ -297,6 +297,16 @@ impl<'env> BreakableCapture<'env> {
             Step::Break(_) => None,
             Step::Composite(composite) => composite.exec(),
         })
+    }
+
+    /// How many execs it has, shared ones and those of other configurations counted in, and the device memory that they take.
+    pub fn exec_memory(&self) -> ExecMemory {
+        let of_step = |step: &Step<'_>| match step {
+            Step::Segment { exec, .. } => ExecMemory::of(exec),
+            Step::Break(_) => ExecMemory::default(),
+            Step::Composite(composite) => composite.execs(),
+        };
+        self.program.steps.iter().map(of_step).fold(ExecMemory::default(), ExecMemory::and)
     }
 
     /// What its patched breaks cost and saved so far.

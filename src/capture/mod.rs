@@ -30,7 +30,7 @@ pub use breaks::options::{BreakKind, BreakOptions};
 pub use breaks::outputs::Outputs;
 pub use breaks::view::Break;
 pub use capture::{BreakableCapture, ReplayOptions, Replayed};
-pub use composite::PatchStats;
+pub use composite::{ExecMemory, PatchStats};
 pub use forward::context::{active_forward, current_forward_ctx};
 pub use forward::frame::{current_stream, empty, forbid_in_segment, is_capturing};
 pub use options::{CaptureExecution, CaptureOptions, EagerOptions, GraphOptions, Reconfigure};

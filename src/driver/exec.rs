@@ -32,7 +32,14 @@ fn is_of_other_nodes(error: &CallError) -> bool {
 pub struct GraphExec {
     context: Context,
     raw: CUgraphExec,
+    /// Device memory that making it took, where that was measured.
+    bytes: usize,
 }
+
+/// The most that one exec is taken to cost in device memory: drivers take pieces of some MiB, and a few KiB for each node. What goes beyond it was taken
+/// by others at the same moment.
+const MOST_BYTES: usize = 8 << 20;
+const MOST_NODE_BYTES: usize = 16 << 10;
 
 // SAFETY: an exec may be launched from any thread; the driver serialises launches of one exec.
 unsafe impl Send for GraphExec {}
@@ -106,7 +113,7 @@ impl GraphExec {
         let mut raw = core::ptr::null_mut();
         // SAFETY: a live graph and two valid places.
         match unsafe { driver.cuGraphInstantiateWithParams(&mut raw, graph.as_raw(), &mut parameters) } {
-            Ok(()) => Ok(GraphExec { context: context.clone(), raw }),
+            Ok(()) => Ok(GraphExec { context: context.clone(), raw, bytes: 0 }),
             Err(error) => {
                 let failing = parameters.hErrNode_out;
                 // What can't be found out of the node leaves the failure as it is.
@@ -117,12 +124,30 @@ impl GraphExec {
         }
     }
 
+    /// Instantiates a graph of so many nodes and uploads it, and measures what that takes: the device's free memory just before and just after, so that
+    /// what others take while a forward is recorded is no cost of its execs.
+    pub(crate) fn measured(graph: &Graph, nodes: usize, flags: InstantiateFlags, stream: &Stream) -> Result<GraphExec> {
+        let context = graph.context();
+        let before = context.memory_info()?.free;
+        let mut exec = GraphExec::new(graph, flags)?;
+        exec.upload(stream)?;
+        let taken = before.saturating_sub(context.memory_info()?.free);
+        exec.bytes = taken.min(MOST_BYTES.saturating_add(nodes.saturating_mul(MOST_NODE_BYTES)));
+        Ok(exec)
+    }
+
+    /// Device memory that making it took, where that was measured: for an exec of a capture. Drivers take it in pieces, so that one exec may be told the piece
+    /// that others use too, and these nothing.
+    pub fn device_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes over a foreign exec and destroys it in the end.
     ///
     /// # Safety
     /// `raw` is an exec of this context that nobody else destroys.
     pub unsafe fn from_raw(context: &Context, raw: CUgraphExec) -> GraphExec {
-        GraphExec { context: context.clone(), raw }
+        GraphExec { context: context.clone(), raw, bytes: 0 }
     }
 
     /// The driver's handle. It stays valid as long as this value lives.

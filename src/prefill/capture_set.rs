@@ -1,7 +1,7 @@
 //! The captures of a ladder, and which of them to drop for the sake of the bounds.
 
 use super::dispatch::CaptureState;
-use crate::capture::BreakableCapture;
+use crate::capture::{BreakableCapture, ExecMemory};
 use crate::tensor::Tensor;
 
 /// A bucket's capture.
@@ -10,27 +10,47 @@ pub(super) struct Captured<'m> {
     /// Views of where its replays leave the outputs. The blocks are not held: they are whole until the next replay or recording of the pool, and other
     /// buckets' captures use the same bytes.
     pub(super) outputs: Vec<Tensor>,
-    /// Device memory of its execs.
-    pub(super) exec_bytes: usize,
     last_used: u64,
 }
 
 impl<'m> Captured<'m> {
-    pub(super) fn new(capture: BreakableCapture<'m>, outputs: Vec<Tensor>, exec_bytes: usize) -> Captured<'m> {
-        Captured { capture, outputs, exec_bytes, last_used: 0 }
+    pub(super) fn new(capture: BreakableCapture<'m>, outputs: Vec<Tensor>) -> Captured<'m> {
+        Captured { capture, outputs, last_used: 0 }
+    }
+
+    /// Device memory of its execs.
+    pub(super) fn exec_bytes(&self) -> usize {
+        self.capture.exec_memory().bytes
     }
 }
+
+/// Why a bucket has no capture, where there was an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Attempt {
+    #[default]
+    None,
+    Failed,
+    /// It took more than there may be. It is tried again when it has been wanted `wait` times more.
+    OverBudget {
+        wait: u32,
+        wanted: u32,
+    },
+}
+
+/// How often a bucket that was over budget is wanted before it is tried again: at first, and at most. Each attempt that fails doubles it.
+const FIRST_WAIT: u32 = 16;
+const LONGEST_WAIT: u32 = 4096;
 
 /// One place for each bucket of the ladder.
 pub(super) struct CaptureSet<'m> {
     captured: Vec<Option<Captured<'m>>>,
-    failed: Vec<bool>,
+    attempts: Vec<Attempt>,
     clock: u64,
 }
 
 impl<'m> CaptureSet<'m> {
     pub(super) fn new(buckets: usize) -> CaptureSet<'m> {
-        CaptureSet { captured: (0..buckets).map(|_| None).collect(), failed: vec![false; buckets], clock: 0 }
+        CaptureSet { captured: (0..buckets).map(|_| None).collect(), attempts: vec![Attempt::None; buckets], clock: 0 }
     }
 
     pub(super) fn has(&self, index: usize) -> bool {
@@ -38,16 +58,45 @@ impl<'m> CaptureSet<'m> {
     }
 
     pub(super) fn state(&self, index: usize) -> CaptureState {
-        match (self.has(index), self.failed.get(index)) {
-            (true, _) => CaptureState::Captured,
-            (false, Some(true)) => CaptureState::Failed,
+        if self.has(index) {
+            return CaptureState::Captured;
+        }
+        match self.attempts.get(index) {
+            Some(Attempt::Failed) => CaptureState::Failed,
+            Some(Attempt::OverBudget { wait, wanted }) => CaptureState::OverBudget { again: wanted >= wait },
             _ => CaptureState::Missing,
         }
     }
 
     pub(super) fn set_failed(&mut self, index: usize) {
-        if let Some(failed) = self.failed.get_mut(index) {
-            *failed = true;
+        if let Some(attempt) = self.attempts.get_mut(index) {
+            *attempt = Attempt::Failed;
+        }
+    }
+
+    /// It was over budget, once more.
+    pub(super) fn set_over_budget(&mut self, index: usize) {
+        if let Some(attempt) = self.attempts.get_mut(index) {
+            let wait = match *attempt {
+                Attempt::OverBudget { wait, .. } => wait.saturating_mul(2).min(LONGEST_WAIT),
+                _ => FIRST_WAIT,
+            };
+            *attempt = Attempt::OverBudget { wait, wanted: 0 };
+        }
+    }
+
+    /// There is another budget: what was over it is tried anew.
+    pub(super) fn forget_budget(&mut self) {
+        self.attempts
+            .iter_mut()
+            .filter(|attempt| **attempt != Attempt::Failed)
+            .for_each(|attempt| *attempt = Attempt::None);
+    }
+
+    /// A bucket was wanted that has no capture.
+    pub(super) fn wanted(&mut self, index: usize) {
+        if let Some(Attempt::OverBudget { wanted, .. }) = self.attempts.get_mut(index) {
+            *wanted = wanted.saturating_add(1);
         }
     }
 
@@ -67,6 +116,7 @@ impl<'m> CaptureSet<'m> {
         self.clock += 1;
         captured.last_used = self.clock;
         self.captured[index] = Some(captured);
+        self.attempts[index] = Attempt::None;
     }
 
     pub(super) fn remove(&mut self, index: usize) {
@@ -80,9 +130,10 @@ impl<'m> CaptureSet<'m> {
         self.captured.iter().flatten().count()
     }
 
-    /// Device memory of all execs.
-    pub(super) fn exec_bytes(&self) -> usize {
-        self.captured.iter().flatten().map(|captured| captured.exec_bytes).sum()
+    /// All execs.
+    pub(super) fn execs(&self) -> ExecMemory {
+        let each = self.captured.iter().flatten().map(|captured| captured.capture.exec_memory());
+        each.fold(ExecMemory::default(), ExecMemory::and)
     }
 
     /// Drops the capture that was used least recently, other than `spare`. Whether there was one.
@@ -97,6 +148,6 @@ impl<'m> CaptureSet<'m> {
     /// Drops all, and forgets what failed.
     pub(super) fn clear(&mut self) {
         self.captured.fill_with(|| None);
-        self.failed.fill(false);
+        self.attempts.fill(Attempt::None);
     }
 }

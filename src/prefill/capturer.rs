@@ -85,6 +85,17 @@ impl<'m> Capturer<'m> {
         self.set.use_now(bucket.index)
     }
 
+    /// A bucket was wanted that has no capture.
+    pub(super) fn wanted(&mut self, bucket: Bucket) {
+        self.set.wanted(bucket.index);
+    }
+
+    /// Changes the bound, and tries again what was over it.
+    pub(super) fn set_max_bytes(&mut self, bytes: Option<usize>) {
+        self.max_bytes = bytes;
+        self.set.forget_budget();
+    }
+
     /// How many buckets' execs there will be, of those of a ladder.
     pub(super) fn execs_of(&self, buckets: usize) -> usize {
         if self.graph.share_execs { 1 } else { buckets }
@@ -101,10 +112,15 @@ impl<'m> Capturer<'m> {
         self.plans.clear();
     }
 
-    /// Buckets that are neither captured nor failed, largest first, as many as the bound on captures leaves room for.
-    pub(super) fn not_captured(&self, ladder: &Ladder) -> Vec<Bucket> {
+    /// Buckets that are neither captured nor failed, largest first, as many as the bound on captures leaves room for. `all`: those too that were over
+    /// budget of late.
+    pub(super) fn not_captured(&self, ladder: &Ladder, all: bool) -> Vec<Bucket> {
         let room = self.max_captures.map_or(usize::MAX, |most| most.saturating_sub(self.set.live()));
-        let missing = |bucket: &Bucket| self.set.state(bucket.index) == CaptureState::Missing;
+        let missing = |bucket: &Bucket| match self.set.state(bucket.index) {
+            CaptureState::Missing => true,
+            CaptureState::OverBudget { again } => again || all,
+            CaptureState::Captured | CaptureState::Failed => false,
+        };
         ladder.descending().filter(missing).take(room).collect()
     }
 
@@ -173,12 +189,15 @@ impl<'m> Capturer<'m> {
         let failure = match (made, agreed) {
             (Ok(Ok(made)), Ok(())) => {
                 let Made { captured, pool_bytes } = made;
-                let bytes = pool_bytes + captured.exec_bytes;
+                let bytes = pool_bytes.saturating_add(captured.exec_bytes());
                 self.set.put(bucket.index, captured);
                 match self.keep_to_budget(with, bucket) {
                     Ok(()) => {
                         with.counters.captured();
                         return Ok(CaptureProgress { bucket: bucket.rows, done: 1, of: 1, bytes, pool_bytes, took });
+                    }
+                    Err(error @ Error::Prefill(PrefillError::OverBudget { .. })) => {
+                        return Err(self.over_budget(with, stream, bucket, error, batch.is_some()));
                     }
                     Err(error) => Failure::Error(error),
                 }
@@ -203,11 +222,46 @@ impl<'m> Capturer<'m> {
         }
     }
 
+    /// Drops a capture that takes too much, on all ranks alike: nothing has failed, and it is tried again later. A batch that it was recorded with has
+    /// run; what it gave is copied.
+    fn over_budget<M: PrefillModel>(
+        &mut self,
+        with: &mut With<'_, 'm, M>,
+        stream: &Stream,
+        bucket: Bucket,
+        error: Error,
+        has_run: bool,
+    ) -> Failure {
+        with.counters.over_budget();
+        let outputs = self.set.get(bucket.index).filter(|_| has_run).map(|captured| {
+            let copies = captured.outputs.iter().map(|output| {
+                let copy = with.pool.handle().temporary(stream, output.dtype(), output.shape())?;
+                copy.copy_from(stream, output)?;
+                Ok(copy)
+            });
+            let copies = copies.collect::<Result<Vec<_>>>();
+            // The pool does not know of the copies, and may give its memory back.
+            stream.settle().and(copies)
+        });
+        self.set.remove(bucket.index);
+        self.set.set_over_budget(bucket.index);
+        // What it took of the pool is not left for others to be charged with, as far as none of them is there.
+        self.plans.forget(bucket);
+        if let Err(error) = with.pool.trim() {
+            log::info!("the capture pool keeps its memory: {error}");
+        }
+        match outputs {
+            Some(Err(error)) => Failure::Error(error),
+            Some(Ok(outputs)) => Failure::OverBudget(error, Some(outputs)),
+            None => Failure::OverBudget(error, None),
+        }
+    }
+
     /// Drops captures that were not used of late until all fit into the bound on bytes, on every rank the same.
     fn keep_to_budget<M: PrefillModel>(&mut self, with: &mut With<'_, 'm, M>, newest: Bucket) -> Result<()> {
         let Some(limit) = self.max_bytes else { return Ok(()) };
         loop {
-            let bytes = with.pool.handle().arena_usage().reserved + self.set.exec_bytes();
+            let bytes = with.pool.handle().arena_usage().reserved.saturating_add(self.set.execs().bytes);
             if with.agreement.all(bytes <= limit)? {
                 return Ok(());
             }
@@ -229,8 +283,8 @@ impl<'m> Capturer<'m> {
         bucket: Bucket,
     ) -> Result<usize> {
         match self.set.get(bucket.index) {
-            Some(captured) => Ok(captured.exec_bytes),
-            None => Ok(self.make(with, stream, bucket, None)?.captured.exec_bytes),
+            Some(captured) => Ok(captured.exec_bytes()),
+            None => Ok(self.make(with, stream, bucket, None)?.captured.exec_bytes()),
         }
     }
 
@@ -339,18 +393,14 @@ impl<'m> Capturer<'m> {
         prepared: Prepared,
         options: CaptureOptions,
     ) -> Result<Made<'m>> {
-        let reserved = || pool.handle().arena_usage().reserved;
-        let free = || -> Result<usize, Error> { Ok(forward.context().memory_info()?.free) };
-        let (reserved_before, free_before) = (reserved(), free()?);
         let mut options = options.bucket(bucket.rows).graph(self.graph);
         (options.name, options.plan) = (self.name.clone(), prepared.plan);
         let mut capture = BreakableCapture::with_options(pool, options)?;
         let outputs = capture.record(stream, |scope| forward.run(scope, inputs, bucket.rows))?;
         let outputs = outputs.iter().map(|output| output.unheld(pool.handle().retain_mapping())).collect();
-        let taken = free_before.saturating_sub(free()?);
-        let now = reserved();
-        let captured = Captured::new(capture, outputs, taken.saturating_sub(now.saturating_sub(reserved_before)));
-        Ok(Made { captured, pool_bytes: now.saturating_sub(prepared.reserved_before) })
+        let reserved = pool.handle().arena_usage().reserved;
+        let pool_bytes = reserved.saturating_sub(prepared.reserved_before);
+        Ok(Made { captured: Captured::new(capture, outputs), pool_bytes })
     }
 
     /// Smoke replays, with no row valid. The first of them is also the one that makes an exec for bodies that scrub padding: these have other nodes, and

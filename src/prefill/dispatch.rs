@@ -36,6 +36,10 @@ pub(super) enum Verdict {
 pub(super) enum CaptureState {
     Captured,
     Failed,
+    /// It took more memory than there may be. `again`: whether it is to be tried once more.
+    OverBudget {
+        again: bool,
+    },
     Missing,
 }
 
@@ -88,7 +92,10 @@ impl Dispatch {
         match state(bucket) {
             CaptureState::Captured => Choice::Replay(bucket),
             CaptureState::Failed => Choice::Eager(EagerReason::CaptureFailed { bucket: bucket.rows }),
-            CaptureState::Missing if self.when == CaptureWhen::FirstUse => Choice::Replay(bucket),
+            CaptureState::Missing | CaptureState::OverBudget { again: true } if self.when == CaptureWhen::FirstUse => {
+                Choice::Replay(bucket)
+            }
+            CaptureState::OverBudget { .. } => Choice::Eager(EagerReason::OverBudget { bucket: bucket.rows }),
             CaptureState::Missing => Choice::Eager(EagerReason::NotCaptured { bucket: bucket.rows }),
         }
     }

@@ -61,7 +61,9 @@ pub struct RunnerOptions {
     /// The most captures at once; the one least recently used makes room.
     pub max_captures: Option<usize>,
     /// The most device memory of the captures, in bytes: the pool's and the execs'. The pool can't grow beyond it, and the captures least recently
-    /// used make room for others' execs.
+    /// used make room for others' execs. What execs take is measured around the making of each, so that memory which others take meanwhile doesn't count.
+    /// A capture that does not fit alone is dropped again, its batch has its results, and it is tried again when the bucket was wanted some more times:
+    /// 16 at first, then twice as often each time. See also [`set_max_bytes`](super::PrefillRunner::set_max_bytes).
     pub max_bytes: Option<usize>,
     /// The most padded rows over valid rows of a batch that is replayed. Off by default.
     pub padding_limit: Option<f64>,

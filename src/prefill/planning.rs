@@ -70,6 +70,8 @@ impl MemoryPlan {
 /// Why a bucket has no plan, or no capture.
 pub(super) enum Failure {
     Error(Error),
+    /// The capture took more memory than all may. What a batch gave that it was recorded with.
+    OverBudget(Error, Option<Vec<Tensor>>),
     Panic(Box<dyn Any + Send>),
 }
 
@@ -77,7 +79,7 @@ impl Failure {
     /// The error; or the panic, which goes on.
     pub(super) fn into_error(self) -> Error {
         match self {
-            Failure::Error(error) => error,
+            Failure::Error(error) | Failure::OverBudget(error, _) => error,
             Failure::Panic(panic) => resume_unwind(panic),
         }
     }
@@ -108,6 +110,13 @@ impl Plans {
     pub(super) fn clear(&mut self) {
         self.plans.fill(None);
         self.failure = None;
+    }
+
+    /// Forgets one bucket's: the pool's planned range is for the others.
+    pub(super) fn forget(&mut self, bucket: Bucket) {
+        if let Some(plan) = self.plans.get_mut(bucket.index) {
+            *plan = None;
+        }
     }
 
     pub(super) fn set_failure(&mut self, bucket: Bucket, failure: Failure) {

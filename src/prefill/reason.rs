@@ -51,6 +51,11 @@ pub enum EagerReason {
         /// The bucket.
         bucket: usize,
     },
+    /// The bucket's capture took more memory than all may. It is tried again after a while.
+    OverBudget {
+        /// The bucket.
+        bucket: usize,
+    },
     /// Another rank can't replay this batch, or the ranks can't reach each other.
     RanksDisagree,
     /// The model's own reason.
@@ -71,11 +76,12 @@ pub enum ReasonKind {
     CaptureFailed,
     RanksDisagree,
     Rejected,
+    OverBudget,
 }
 
 impl ReasonKind {
     /// All of them.
-    pub const ALL: [ReasonKind; 10] = [
+    pub const ALL: [ReasonKind; 11] = [
         ReasonKind::TurnedOff,
         ReasonKind::NoRows,
         ReasonKind::AboveLargest,
@@ -86,6 +92,7 @@ impl ReasonKind {
         ReasonKind::CaptureFailed,
         ReasonKind::RanksDisagree,
         ReasonKind::Rejected,
+        ReasonKind::OverBudget,
     ];
 
     /// A short name for reports, such as `above_largest`.
@@ -101,6 +108,7 @@ impl ReasonKind {
             ReasonKind::CaptureFailed => "capture_failed",
             ReasonKind::RanksDisagree => "ranks_disagree",
             ReasonKind::Rejected => "rejected",
+            ReasonKind::OverBudget => "over_budget",
         }
     }
 }
@@ -125,6 +133,7 @@ impl EagerReason {
             EagerReason::CaptureFailed { .. } => ReasonKind::CaptureFailed,
             EagerReason::RanksDisagree => ReasonKind::RanksDisagree,
             EagerReason::Rejected(_) => ReasonKind::Rejected,
+            EagerReason::OverBudget { .. } => ReasonKind::OverBudget,
         }
     }
 }
@@ -144,6 +153,9 @@ impl fmt::Display for EagerReason {
             EagerReason::KeyMismatch => f.write_str("the captures were made under another key"),
             EagerReason::NotCaptured { bucket } => write!(f, "bucket {bucket} is not captured"),
             EagerReason::CaptureFailed { bucket } => write!(f, "the capture of bucket {bucket} failed"),
+            EagerReason::OverBudget { bucket } => {
+                write!(f, "the capture of bucket {bucket} took more memory than all may: raise max_bytes")
+            }
             EagerReason::RanksDisagree => f.write_str("another rank can't replay, or the ranks can't reach each other"),
             EagerReason::Rejected(text) => write!(f, "the model rejects it: {text}"),
         }

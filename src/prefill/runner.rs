@@ -9,7 +9,7 @@ use super::ladder::Bucket;
 use super::model::{Batch, Mode, PrefillModel};
 use super::options::{CaptureProgress, RunnerOptions};
 use super::outputs::BatchOutputs;
-use super::planning::MemoryPlan;
+use super::planning::{Failure, MemoryPlan};
 use super::reason::{Decision, EagerReason};
 use super::stats::{Counters, RunnerStats};
 use crate::capture::{CaptureReport, ReplayOptions, active_forward};
@@ -166,7 +166,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
 
     /// What it has done so far.
     pub fn stats(&self) -> RunnerStats {
-        self.counters.snapshot(self.buckets(), self.captures.set().live())
+        self.counters.snapshot(self.buckets(), self.captures.set().live(), self.captures.set().execs())
     }
 
     /// The error of the last capture that failed while a batch was run, or of the exchange between ranks.
@@ -222,6 +222,12 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         }
     }
 
+    /// Changes the bound on the captures' device memory, and tries again what was over budget. The limit of the runner's own pool stays what it was made
+    /// with. With several ranks: on all of them, at the same point.
+    pub fn set_max_bytes(&mut self, bytes: Option<usize>) {
+        self.captures.set_max_bytes(bytes);
+    }
+
     /// What this batch does. An eager reason is counted, and logged the first time. For engines that run eager batches themselves; others call
     /// [`run`](PrefillRunner::run), which decides too.
     pub fn decide(&mut self, batch: &Batch<'_, M::Context>) -> Decision {
@@ -244,12 +250,12 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         if !self.all_on()? {
             return Ok(());
         }
-        let todo = self.captures.not_captured(self.dispatch.ladder());
+        let todo = self.captures.not_captured(self.dispatch.ladder(), true);
         self.trace_all(stream, &todo);
         let of = todo.len();
         let mut first_error = None;
         for (done, bucket) in todo.into_iter().enumerate() {
-            match self.capture(stream, bucket, None) {
+            match self.capture(stream, bucket, None).map_err(Failure::into_error) {
                 Ok(one) => progress(&CaptureProgress { done: done + 1, of, ..one }),
                 Err(error) if self.agreement.is_on() => {
                     first_error.get_or_insert(error);
@@ -269,10 +275,13 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         if !self.all_on()? {
             return Ok(None);
         }
-        match self.captures.not_captured(self.dispatch.ladder()).first() {
+        for bucket in self.dispatch.ladder().descending() {
+            self.captures.wanted(bucket);
+        }
+        match self.captures.not_captured(self.dispatch.ladder(), false).first() {
             Some(&bucket) => {
                 self.trace_all(stream, &[bucket]);
-                self.capture(stream, bucket, None).map(Some)
+                self.capture(stream, bucket, None).map(Some).map_err(Failure::into_error)
             }
             None => Ok(None),
         }
@@ -323,7 +332,14 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         {
             match self.capture(stream, bucket, Some(batch)) {
                 Ok(_) => return self.ran_through(batch, bucket),
-                Err(error) => {
+                Err(Failure::OverBudget(error, Some(outputs))) => {
+                    log::warn!("bucket {} was captured at its first use and dropped: {error}", bucket.rows);
+                    self.agreement.note_failure(error);
+                    self.counters.eager(&EagerReason::OverBudget { bucket: bucket.rows }, batch.rows);
+                    return Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool));
+                }
+                Err(failure) => {
+                    let error = failure.into_error();
                     log::error!("bucket {} was not captured at its first use: {error}", bucket.rows);
                     self.agreement.note_failure(error);
                     choice = Choice::Eager(EagerReason::CaptureFailed { bucket: bucket.rows });
@@ -334,6 +350,11 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             Choice::Replay(bucket) => self.replay_checked(stream, batch, bucket),
             Choice::Eager(reason) => {
                 self.counters.eager(&reason, batch.rows);
+                if let EagerReason::OverBudget { bucket } = reason
+                    && let Some(bucket) = self.dispatch.ladder().exactly(bucket)
+                {
+                    self.captures.wanted(bucket);
+                }
                 if reason == EagerReason::NoRows {
                     return Ok(BatchOutputs::eager(self.forward.outputs(), Vec::new(), 0, &self.pool));
                 }
@@ -468,11 +489,11 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         stream: &Stream,
         bucket: Bucket,
         batch: Option<&Batch<'_, M::Context>>,
-    ) -> Result<CaptureProgress> {
+    ) -> Result<CaptureProgress, Failure> {
         let (captures, mut with) = self.capturing();
         let captured = captures.capture(&mut with, stream, bucket, batch);
         self.free_if_given_up();
-        captured.map_err(|failure| failure.into_error())
+        captured
     }
 
     /// Whether every rank is on.

@@ -2,6 +2,7 @@
 
 use super::ladder::Bucket;
 use super::reason::{EagerReason, ReasonKind};
+use crate::capture::ExecMemory;
 use std::time::Duration;
 
 /// What a runner has done since it was made, as plain data.
@@ -22,10 +23,14 @@ pub struct RunnerStats {
     pub captured: u64,
     /// Captures that failed.
     pub failed: u64,
+    /// Captures that were made and took more memory than all may: dropped again, to be tried later.
+    pub over_budget: u64,
     /// Captures dropped to keep to the bounds.
     pub evicted: u64,
     /// Captures there are now.
     pub live: usize,
+    /// Their execs, with the device memory that these take as it was measured.
+    pub execs: ExecMemory,
     /// Time spent in warm-ups, captures and smoke replays.
     pub capturing: Duration,
 }
@@ -104,6 +109,10 @@ impl Counters {
         self.totals.failed += 1;
     }
 
+    pub(super) fn over_budget(&mut self) {
+        self.totals.over_budget += 1;
+    }
+
     pub(super) fn evicted(&mut self) {
         self.totals.evicted += 1;
     }
@@ -126,12 +135,13 @@ impl Counters {
         self.totals.eager_rows += rows as u64;
     }
 
-    pub(super) fn snapshot(&self, buckets: &[usize], live: usize) -> RunnerStats {
+    pub(super) fn snapshot(&self, buckets: &[usize], live: usize, execs: ExecMemory) -> RunnerStats {
         let replays = buckets.iter().zip(&self.replays).map(|(&bucket, &replays)| BucketReplays { bucket, replays });
         RunnerStats {
             replays: replays.collect(),
             eager: ReasonKind::ALL.map(|reason| EagerCount { reason, batches: self.eager[reason as usize] }).to_vec(),
             live,
+            execs,
             ..self.totals.clone()
         }
     }

@@ -2,7 +2,7 @@
 
 use super::exec::{CompositeExec, ExecParams};
 use super::part::Part;
-use super::stats::PatchStats;
+use super::stats::{ExecMemory, PatchStats};
 use crate::capture::options::Reconfigure;
 use crate::driver::{GraphExec, Stream};
 use crate::error::Result;
@@ -24,6 +24,11 @@ impl ExecCache {
 
     pub(super) fn len(&self) -> usize {
         self.execs.len()
+    }
+
+    /// What they take.
+    pub(super) fn memory(&self) -> ExecMemory {
+        self.execs.iter().map(CompositeExec::memory).fold(ExecMemory::default(), ExecMemory::and)
     }
 
     /// The one that was launched last, unless it is shared.

@@ -3,7 +3,7 @@
 use super::part::{Part, first_segment, patched};
 use super::patched_part::Work;
 use super::shared::{Member, SharedExec, SharedExecs};
-use super::stats::PatchStats;
+use super::stats::{ExecMemory, PatchStats};
 use crate::driver::graph::Node;
 use crate::driver::launch_list::LaunchList;
 use crate::driver::{Bound, Graph, GraphExec, InstantiateFlags, Stream};
@@ -136,11 +136,7 @@ impl CompositeExec {
         let (member, mut slots) = build(parts, params, stream)?;
         let exec = match params.shared {
             Some(shared) => Exec::Shared(shared.join(&member, stream)?),
-            None => {
-                let exec = GraphExec::new(&member.graph, member.flags)?;
-                exec.upload(stream)?;
-                Exec::Own(exec)
-            }
+            None => Exec::Own(GraphExec::measured(&member.graph, member.nodes.len(), member.flags, stream)?),
         };
         if let Exec::Own(_) = exec {
             // What a shared one has is looked at when it is locked.
@@ -158,6 +154,14 @@ impl CompositeExec {
         match &self.exec {
             Exec::Own(exec) => Some(exec),
             Exec::Shared(_) => None,
+        }
+    }
+
+    /// What it takes.
+    pub(super) fn memory(&self) -> ExecMemory {
+        match &self.exec {
+            Exec::Own(exec) => ExecMemory::of(exec),
+            Exec::Shared(shared) => shared.memory_of(&self.member),
         }
     }
 

@@ -21,7 +21,7 @@ mod shared;
 mod stats;
 
 pub(super) use pool_execs::PoolExecs;
-pub use stats::PatchStats;
+pub use stats::{ExecMemory, PatchStats};
 
 use super::breaks::step::BreakStep;
 use super::options::{GraphOptions, Reconfigure};
@@ -135,6 +135,15 @@ impl<'env> Composite<'env> {
         self.execs.last()
     }
 
+    /// How many execs it has, and their device memory. A shared one counts where its first graph is.
+    pub(crate) fn execs(&self) -> ExecMemory {
+        let alone = self.parts.iter().filter_map(|part| match part {
+            Part::Segment(segment) => segment.exec.as_ref().map(ExecMemory::of),
+            Part::Patched(_) => None,
+        });
+        alone.fold(self.execs.memory(), ExecMemory::and)
+    }
+
     pub(crate) fn stats(&self) -> PatchStats {
         PatchStats { execs: self.execs.len(), ..self.stats }
     }
@@ -174,7 +183,7 @@ impl<'env> Composite<'env> {
             match part {
                 Part::Segment(segment) => {
                     let index = segment.index;
-                    let exec = segment.exec_alone(self.options.graph.instantiate)?;
+                    let exec = segment.exec_alone(self.options.graph.instantiate, stream)?;
                     // SAFETY: the program keeps what the graph refers to, and its return waits for what is running.
                     if let Err(error) = unsafe { exec.launch(stream) } {
                         return Err(Error::Segment { index, source: Box::new(error) });

@@ -1,7 +1,7 @@
 //! The parts of a composite graph.
 
 use super::patched_part::PatchedPart;
-use crate::driver::{Graph, GraphExec, InstantiateFlags};
+use crate::driver::{Graph, GraphExec, InstantiateFlags, Stream};
 use crate::error::Result;
 
 /// A part of a composite graph.
@@ -24,10 +24,10 @@ pub(crate) struct SegmentPart {
 
 impl SegmentPart {
     /// An exec of the segment alone.
-    pub(crate) fn exec_alone(&mut self, flags: InstantiateFlags) -> Result<&GraphExec> {
+    pub(crate) fn exec_alone(&mut self, flags: InstantiateFlags, stream: &Stream) -> Result<&GraphExec> {
         Ok(match &mut self.exec {
             Some(exec) => exec,
-            none => none.insert(GraphExec::new(&self.graph, flags)?),
+            none => none.insert(GraphExec::measured(&self.graph, self.nodes, flags, stream)?),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! `cuGraphExecUpdate`. When the graph that it holds goes, or its source, the exec goes too, so that it never refers to what nobody keeps; the next one
 //! makes it anew.
 
+use super::stats::ExecMemory;
 use crate::driver::graph::Node;
 use crate::driver::{Graph, GraphExec, InstantiateFlags, Stream};
 use crate::error::Result;
@@ -97,13 +98,19 @@ impl SharedExec {
                 true
             }
             none => {
-                let exec = GraphExec::new(&member.graph, member.flags)?;
-                exec.upload(stream)?;
+                let exec = GraphExec::measured(&member.graph, member.nodes.len(), member.flags, stream)?;
                 *none = Some(State { exec, source: member.id, nodes: member.nodes.clone(), holder: member.id });
                 true
             }
         };
         Ok(Some(SharedExecGuard { state: guard, switched }))
+    }
+
+    /// What the exec takes, for the member that it was made from: it goes with that.
+    pub(super) fn memory_of(&self, member: &Member) -> ExecMemory {
+        let guard = locked(&self.state);
+        let own = guard.as_ref().filter(|state| state.source == member.id);
+        own.map_or_else(ExecMemory::default, |state| ExecMemory::of(&state.exec))
     }
 
     /// The member's graph is about to go.

@@ -1,4 +1,6 @@
-//! What patched breaks cost and saved.
+//! What execs take, and what patched breaks cost and saved.
+
+use crate::driver::GraphExec;
 
 /// What patched breaks cost and saved, as plain data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,6 +22,27 @@ pub struct PatchStats {
     pub switched: u64,
     /// Execs there are. One that is shared counts for each capture that uses it.
     pub execs: usize,
+}
+
+/// Execs and the device memory that they take, as plain data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ExecMemory {
+    /// Execs. One that captures share counts in the capture that it was made from.
+    pub execs: usize,
+    /// Device memory in bytes, as measured around the making of each. Drivers take memory for execs in pieces of some MiB, so that one exec may be told a
+    /// piece that others use too.
+    pub bytes: usize,
+}
+
+impl ExecMemory {
+    pub(crate) fn of(exec: &GraphExec) -> ExecMemory {
+        ExecMemory { execs: 1, bytes: exec.device_bytes() }
+    }
+
+    pub(crate) fn and(self, other: ExecMemory) -> ExecMemory {
+        ExecMemory { execs: self.execs + other.execs, bytes: self.bytes.saturating_add(other.bytes) }
+    }
 }
 
 impl std::ops::AddAssign for PatchStats {

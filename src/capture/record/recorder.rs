@@ -192,7 +192,7 @@ impl<'env> Recorder<'env> {
         let mut part = SegmentPart { graph, index, nodes: nodes.total(), exec: None };
         let runs = self.execution == CaptureExecution::RunThrough;
         if alone || runs {
-            let exec = part.exec_alone(self.composites.graph.instantiate)?;
+            let exec = part.exec_alone(self.composites.graph.instantiate, &self.stream)?;
             if runs {
                 // SAFETY: the recording keeps what the graph refers to, and the pool's memory is live.
                 unsafe { exec.launch(&self.stream)? };
@@ -215,8 +215,8 @@ impl<'env> Recorder<'env> {
         }
         for part in parts {
             if let Part::Segment(SegmentPart { graph: segment, index, nodes, exec }) = part {
-                let exec = exec.map_or_else(|| GraphExec::new(&segment, graph.instantiate), Ok)?;
-                exec.upload(&self.stream)?;
+                let make = || GraphExec::measured(&segment, nodes, graph.instantiate, &self.stream);
+                let exec = exec.map_or_else(make, Ok)?;
                 self.building.borrow_mut().program.steps.push(Step::Segment { exec, index, nodes });
             }
         }

@@ -85,9 +85,15 @@ impl Agreement {
         self.failure = Some(error);
     }
 
-    /// What every rank does with its batch. `sound`: whether this rank's can be run at all. `own`: what this rank would do with so many rows, the most of
-    /// any rank.
-    pub(super) fn choose(&mut self, rows: usize, sound: bool, own: impl FnOnce(bool, usize) -> Choice) -> Choice {
+    /// What every rank does with its batch. `sound`: whether this rank's can be run at all. `keys`: whether captures are made under several. `own`: what
+    /// this rank would do with so many rows, the most of any rank.
+    pub(super) fn choose(
+        &mut self,
+        rows: usize,
+        sound: bool,
+        keys: bool,
+        own: impl FnOnce(bool, usize) -> Choice,
+    ) -> Choice {
         match self.power {
             Power::Failed { bucket } => return Choice::Eager(EagerReason::CaptureFailed { bucket }),
             Power::Alone => return Choice::Eager(EagerReason::RanksDisagree),
@@ -100,7 +106,12 @@ impl Agreement {
         let agreed = self.max_of(rows as u64).and_then(|rows| {
             let own = own(on, rows as usize);
             let replays = sound && matches!(own, Choice::Replay(_));
-            Ok((self.is_set_on_all(replays)?, own))
+            let all = self.is_set_on_all(replays)?;
+            let alike = match &own {
+                Choice::Replay(bucket) if all && keys => self.equal(bucket.slot as u64)?,
+                _ => true,
+            };
+            Ok((all && alike, own))
         });
         match agreed {
             Ok((true, own)) | Ok((false, own @ Choice::Eager(_))) => own,

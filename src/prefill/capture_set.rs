@@ -1,8 +1,9 @@
 //! The captures of a ladder, and which of them to drop for the sake of the bounds.
 
 use super::dispatch::CaptureState;
-use crate::capture::{BreakableCapture, ExecMemory};
+use crate::capture::{BreakableCapture, ExecMemory, PatchStats};
 use crate::tensor::Tensor;
+use std::ops::Range;
 
 /// A bucket's capture.
 pub(super) struct Captured<'m> {
@@ -41,7 +42,7 @@ enum Attempt {
 const FIRST_WAIT: u32 = 16;
 const LONGEST_WAIT: u32 = 4096;
 
-/// One place for each bucket of the ladder.
+/// One place for each bucket of the ladder under each key.
 pub(super) struct CaptureSet<'m> {
     captured: Vec<Option<Captured<'m>>>,
     attempts: Vec<Attempt>,
@@ -112,11 +113,26 @@ impl<'m> CaptureSet<'m> {
         Some(captured)
     }
 
-    pub(super) fn put(&mut self, index: usize, mut captured: Captured<'m>) {
+    /// Puts a capture in its place, and gives the one that was there.
+    pub(super) fn put(&mut self, index: usize, mut captured: Captured<'m>) -> Option<Captured<'m>> {
         self.clock += 1;
         captured.last_used = self.clock;
-        self.captured[index] = Some(captured);
         self.attempts[index] = Attempt::None;
+        self.captured[index].replace(captured)
+    }
+
+    /// Makes room for so many places.
+    pub(super) fn grow_to(&mut self, places: usize) {
+        if self.captured.len() < places {
+            self.captured.resize_with(places, || None);
+            self.attempts.resize(places, Attempt::None);
+        }
+    }
+
+    /// Drops what there is in these places, and forgets what failed there.
+    pub(super) fn clear_range(&mut self, places: Range<usize>) {
+        self.captured[places.clone()].fill_with(|| None);
+        self.attempts[places].fill(Attempt::None);
     }
 
     pub(super) fn remove(&mut self, index: usize) {
@@ -128,6 +144,13 @@ impl<'m> CaptureSet<'m> {
     /// How many there are.
     pub(super) fn live(&self) -> usize {
         self.captured.iter().flatten().count()
+    }
+
+    /// What patched breaks cost and saved.
+    pub(super) fn patch_stats(&self) -> PatchStats {
+        let mut stats = PatchStats::default();
+        self.captured.iter().flatten().for_each(|captured| stats += captured.capture.patch_stats());
+        stats
     }
 
     /// All execs.

@@ -6,8 +6,9 @@ use super::dispatch::CaptureState;
 use super::error::PrefillError;
 use super::forward::ModelForward;
 use super::inputs::Saved;
-use super::ladder::{Bucket, Ladder};
-use super::model::{Batch, PrefillModel};
+use super::keys::Keys;
+use super::ladder::Bucket;
+use super::model::{Batch, Mode, PrefillModel};
 use super::options::{CaptureProgress, OnFailure, Planning, RunnerOptions};
 use super::planning::{Failure, Plans};
 use super::stats::Counters;
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::memory::TracePlan;
 use crate::pool::CapturePool;
 use crate::tensor::Tensor;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
@@ -41,6 +43,24 @@ pub(super) struct With<'r, 'm, M: PrefillModel> {
     pub(super) counters: &'r mut Counters,
     /// Rows of the largest bucket.
     pub(super) largest: usize,
+    pub(super) keys: &'r Keys<M::Key>,
+}
+
+impl<M: PrefillModel> With<'_, '_, M> {
+    /// The key of a bucket's capture.
+    fn key_of(&self, bucket: Bucket) -> Result<&M::Key> {
+        self.keys.of(bucket).ok_or_else(|| PrefillError::NotCaptured { bucket: bucket.rows }.into())
+    }
+
+    /// A dummy for a bucket, which must be of the bucket's key where there are several.
+    fn dummy(&self, stream: &Stream, bucket: Bucket) -> Result<M::Context> {
+        let (model, key) = (self.forward.model(), self.key_of(bucket)?);
+        let dummy = model.dummy_for(stream, bucket.rows, key)?;
+        if self.keys.are_several() && model.mode(&dummy) != Mode::Eligible(key.clone()) {
+            return Err(PrefillError::DummyKey { bucket: bucket.rows, key: format!("{key:?}") }.into());
+        }
+        Ok(dummy)
+    }
 }
 
 /// What one rank has made of a bucket.
@@ -82,12 +102,12 @@ impl<'m> Capturer<'m> {
 
     /// The capture of a bucket, as the one used last.
     pub(super) fn use_now(&mut self, bucket: Bucket) -> Option<&mut Captured<'m>> {
-        self.set.use_now(bucket.index)
+        self.set.use_now(bucket.slot)
     }
 
     /// A bucket was wanted that has no capture.
     pub(super) fn wanted(&mut self, bucket: Bucket) {
-        self.set.wanted(bucket.index);
+        self.set.wanted(bucket.slot);
     }
 
     /// Changes the bound, and tries again what was over it.
@@ -112,16 +132,28 @@ impl<'m> Capturer<'m> {
         self.plans.clear();
     }
 
-    /// Buckets that are neither captured nor failed, largest first, as many as the bound on captures leaves room for. `all`: those too that were over
-    /// budget of late.
-    pub(super) fn not_captured(&self, ladder: &Ladder, all: bool) -> Vec<Bucket> {
+    /// Those of these buckets that are neither captured nor failed, as many as the bound on captures leaves room for. `all`: those too that were over budget
+    /// of late.
+    pub(super) fn not_captured(&self, buckets: Vec<Bucket>, all: bool) -> Vec<Bucket> {
         let room = self.max_captures.map_or(usize::MAX, |most| most.saturating_sub(self.set.live()));
-        let missing = |bucket: &Bucket| match self.set.state(bucket.index) {
+        let missing = |bucket: &Bucket| match self.set.state(bucket.slot) {
             CaptureState::Missing => true,
             CaptureState::OverBudget { again } => again || all,
             CaptureState::Captured | CaptureState::Failed => false,
         };
-        ladder.descending().filter(missing).take(room).collect()
+        buckets.into_iter().filter(missing).take(room).collect()
+    }
+
+    /// Makes room for the captures of another key.
+    pub(super) fn grow_to(&mut self, places: usize) {
+        self.set.grow_to(places);
+        self.plans.grow_to(places);
+    }
+
+    /// Drops the captures and plans of a key.
+    pub(super) fn clear_range(&mut self, places: Range<usize>) {
+        self.set.clear_range(places.clone());
+        self.plans.clear_range(places);
     }
 
     /// Traces these buckets and plans their blocks, up to the first that fails, which will be told in its turn.
@@ -161,10 +193,12 @@ impl<'m> Capturer<'m> {
         if self.plans.has(bucket) {
             return Ok(());
         }
-        self.plans.trace(with.forward, with.pool, stream, bucket, with.largest)
+        let key = with.keys.of(bucket).ok_or(PrefillError::NotCaptured { bucket: bucket.rows })?;
+        self.plans.trace(with.forward, with.pool, stream, bucket, key, with.largest)
     }
 
-    /// Captures a bucket on all ranks, with a dummy batch, or with the batch that needs it first.
+    /// Captures a bucket on all ranks, with a dummy batch, or with the batch that needs it first. A capture of the bucket that is there stays until there is
+    /// the new one, and where there is none.
     pub(super) fn capture<M: PrefillModel>(
         &mut self,
         with: &mut With<'_, 'm, M>,
@@ -173,7 +207,9 @@ impl<'m> Capturer<'m> {
         batch: Option<&Batch<'_, M::Context>>,
     ) -> Result<CaptureProgress, Failure> {
         let started = Instant::now();
-        if let Some(most) = self.max_captures {
+        if let Some(most) = self.max_captures
+            && !self.set.has(bucket.slot)
+        {
             // A bound of zero is a bound of one: the batch that runs has to be captured somewhere.
             while self.set.live() >= most.max(1) && self.set.evict(None) {
                 with.counters.evicted();
@@ -190,34 +226,48 @@ impl<'m> Capturer<'m> {
             (Ok(Ok(made)), Ok(())) => {
                 let Made { captured, pool_bytes } = made;
                 let bytes = pool_bytes.saturating_add(captured.exec_bytes());
-                self.set.put(bucket.index, captured);
+                let before = self.set.put(bucket.slot, captured);
                 match self.keep_to_budget(with, bucket) {
                     Ok(()) => {
                         with.counters.captured();
+                        drop(before);
                         return Ok(CaptureProgress { bucket: bucket.rows, done: 1, of: 1, bytes, pool_bytes, took });
                     }
                     Err(error @ Error::Prefill(PrefillError::OverBudget { .. })) => {
-                        return Err(self.over_budget(with, stream, bucket, error, batch.is_some()));
+                        let failure = self.over_budget(with, stream, bucket, error, batch.is_some());
+                        if let Some(before) = before {
+                            drop(self.set.put(bucket.slot, before));
+                        }
+                        return Err(failure);
                     }
-                    Err(error) => Failure::Error(error),
+                    Err(error) => {
+                        // The ranks have lost each other.
+                        self.set.remove(bucket.slot);
+                        Failure::Error(error)
+                    }
                 }
             }
             (Ok(Ok(_)), Err(error)) | (Ok(Err(error)), _) => Failure::Error(error),
             (Err(panic), _) => Failure::Panic(panic),
         };
-        self.give_up(with, bucket);
+        if self.set.has(bucket.slot) {
+            // It was to be captured anew, and stays as it is.
+            with.counters.failed();
+        } else {
+            self.give_up(with, bucket);
+        }
         Err(failure)
     }
 
     /// What becomes of the rest when a capture failed, on all ranks alike.
     fn give_up<M: PrefillModel>(&mut self, with: &mut With<'_, 'm, M>, bucket: Bucket) {
         with.counters.failed();
-        self.set.remove(bucket.index);
+        self.set.remove(bucket.slot);
         if with.agreement.power() == Power::Alone {
             return;
         }
         match self.on_failure {
-            OnFailure::KeepOthers => self.set.set_failed(bucket.index),
+            OnFailure::KeepOthers => self.set.set_failed(bucket.slot),
             OnFailure::RunEagerly => with.agreement.fail(bucket.rows),
         }
     }
@@ -233,7 +283,7 @@ impl<'m> Capturer<'m> {
         has_run: bool,
     ) -> Failure {
         with.counters.over_budget();
-        let outputs = self.set.get(bucket.index).filter(|_| has_run).map(|captured| {
+        let outputs = self.set.get(bucket.slot).filter(|_| has_run).map(|captured| {
             let copies = captured.outputs.iter().map(|output| {
                 let copy = with.pool.handle().temporary(stream, output.dtype(), output.shape())?;
                 copy.copy_from(stream, output)?;
@@ -243,8 +293,8 @@ impl<'m> Capturer<'m> {
             // The pool does not know of the copies, and may give its memory back.
             stream.settle().and(copies)
         });
-        self.set.remove(bucket.index);
-        self.set.set_over_budget(bucket.index);
+        self.set.remove(bucket.slot);
+        self.set.set_over_budget(bucket.slot);
         // What it took of the pool is not left for others to be charged with, as far as none of them is there.
         self.plans.forget(bucket);
         if let Err(error) = with.pool.trim() {
@@ -265,7 +315,7 @@ impl<'m> Capturer<'m> {
             if with.agreement.all(bytes <= limit)? {
                 return Ok(());
             }
-            if !self.set.evict(Some(newest.index)) {
+            if !self.set.evict(Some(newest.slot)) {
                 return Err(PrefillError::OverBudget { bucket: newest.rows, bytes, limit }.into());
             }
             with.counters.evicted();
@@ -282,7 +332,7 @@ impl<'m> Capturer<'m> {
         stream: &Stream,
         bucket: Bucket,
     ) -> Result<usize> {
-        match self.set.get(bucket.index) {
+        match self.set.get(bucket.slot) {
             Some(captured) => Ok(captured.exec_bytes()),
             None => Ok(self.make(with, stream, bucket, None)?.captured.exec_bytes()),
         }
@@ -300,7 +350,7 @@ impl<'m> Capturer<'m> {
         self.plans.take_failure(bucket)?;
         with.forward.make_inputs(stream, with.largest)?;
         let Some(batch) = batch else {
-            let dummy = with.forward.model().dummy(stream, bucket.rows)?;
+            let dummy = with.dummy(stream, bucket)?;
             let inputs = with.forward.filled(stream, None, 0, bucket.rows)?;
             let (forward, pool) = (&*with.forward, with.pool);
             let made = active_forward(&dummy, || {
@@ -335,7 +385,7 @@ impl<'m> Capturer<'m> {
     ) -> Result<Made<'m>> {
         let mut inputs = Vec::new();
         let prepared = if self.warm_ups > 0 {
-            let dummy = with.forward.model().dummy(stream, bucket.rows)?;
+            let dummy = with.dummy(stream, bucket)?;
             inputs = with.forward.filled(stream, None, 0, bucket.rows)?;
             let (forward, pool) = (&*with.forward, with.pool);
             let prepared = active_forward(&dummy, || self.warm_up(forward, pool, stream, bucket, &inputs));

@@ -24,7 +24,8 @@ pub(super) enum Choice {
 /// What the model says of a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    Eligible,
+    /// Under the key of this number.
+    Eligible(usize),
     NotEligible,
     /// Eligible under a key other than the captures'.
     OtherKey,
@@ -79,12 +80,12 @@ impl Dispatch {
         let Some(bucket) = self.ladder.find(rows) else {
             return Choice::Eager(EagerReason::AboveLargest { rows, largest });
         };
-        match verdict() {
-            Verdict::Eligible => {}
+        let bucket = match verdict() {
+            Verdict::Eligible(key) => self.ladder.under(bucket, key),
             Verdict::NotEligible => return Choice::Eager(EagerReason::ModeNotEligible),
             Verdict::OtherKey => return Choice::Eager(EagerReason::KeyMismatch),
             Verdict::Rejected(text) => return Choice::Eager(EagerReason::Rejected(text)),
-        }
+        };
         let padding = (bucket.rows - rows) as f64 / rows as f64;
         if self.padding_limit.is_some_and(|limit| padding > limit) {
             return Choice::Eager(EagerReason::Padding { rows, bucket: bucket.rows });
@@ -116,14 +117,14 @@ mod tests {
         Dispatch::new(Ladder::new(&LadderOptions::new(32).explicit([8, 32])), when, padding_limit)
     }
 
-    const SECOND: Bucket = Bucket { index: 1, rows: 32 };
+    const SECOND: Bucket = Bucket { index: 1, rows: 32, slot: 1 };
 
     #[test]
     fn a_batch_replays_the_smallest_bucket_that_holds_it() {
         let start_up = dispatch(CaptureWhen::StartUp, None);
         for (rows, index, bucket) in [(1, 0, 8), (8, 0, 8), (9, 1, 32), (32, 1, 32)] {
-            let choice = start_up.choose(true, rows, || Verdict::Eligible, |_| CaptureState::Captured);
-            assert_eq!(choice, Choice::Replay(Bucket { index, rows: bucket }), "{rows}");
+            let choice = start_up.choose(true, rows, || Verdict::Eligible(0), |_| CaptureState::Captured);
+            assert_eq!(choice, Choice::Replay(Bucket { index, rows: bucket, slot: index }), "{rows}");
         }
         assert_eq!(Decision::from(Choice::Replay(SECOND)), Decision::Replay { bucket: 32 });
     }
@@ -152,14 +153,14 @@ mod tests {
             assert_eq!(eager(limited.choose(true, 9, || verdict, never)), reason);
         }
         let padding = EagerReason::Padding { rows: 9, bucket: 32 };
-        assert_eq!(eager(limited.choose(true, 9, || Verdict::Eligible, never)), padding);
+        assert_eq!(eager(limited.choose(true, 9, || Verdict::Eligible(0), never)), padding);
         let failed = EagerReason::CaptureFailed { bucket: 32 };
-        assert_eq!(eager(limited.choose(true, 16, || Verdict::Eligible, |_| CaptureState::Failed)), failed);
+        assert_eq!(eager(limited.choose(true, 16, || Verdict::Eligible(0), |_| CaptureState::Failed)), failed);
     }
 
     #[test]
     fn a_bucket_that_is_not_captured_is_captured_at_its_first_use_or_not_replayed() {
-        let missing = |when| dispatch(when, None).choose(true, 9, || Verdict::Eligible, |_| CaptureState::Missing);
+        let missing = |when| dispatch(when, None).choose(true, 9, || Verdict::Eligible(0), |_| CaptureState::Missing);
         assert_eq!(missing(CaptureWhen::FirstUse), Choice::Replay(SECOND));
         for when in [CaptureWhen::StartUp, CaptureWhen::OnCall] {
             assert_eq!(missing(when), Choice::Eager(EagerReason::NotCaptured { bucket: 32 }));
@@ -169,9 +170,9 @@ mod tests {
     #[test]
     fn padding_up_to_the_limit_is_allowed() {
         let limited = dispatch(CaptureWhen::StartUp, Some(1.0));
-        let choice = limited.choose(true, 4, || Verdict::Eligible, |_| CaptureState::Captured);
-        assert_eq!(choice, Choice::Replay(Bucket { index: 0, rows: 8 }));
-        let choice = limited.choose(true, 3, || Verdict::Eligible, |_| CaptureState::Captured);
+        let choice = limited.choose(true, 4, || Verdict::Eligible(0), |_| CaptureState::Captured);
+        assert_eq!(choice, Choice::Replay(Bucket { index: 0, rows: 8, slot: 0 }));
+        let choice = limited.choose(true, 3, || Verdict::Eligible(0), |_| CaptureState::Captured);
         assert_eq!(choice, Choice::Eager(EagerReason::Padding { rows: 3, bucket: 8 }));
     }
 }

@@ -95,6 +95,16 @@ pub enum PrefillError {
         /// The bound.
         limit: usize,
     },
+    /// The model's dummy for a key is not of that key: its capture would serve batches of another.
+    #[error(
+        "the model's dummy for bucket {bucket} is not eligible under the key {key}: implement dummy_for, so that the context that it returns is of that key"
+    )]
+    DummyKey {
+        /// The bucket.
+        bucket: usize,
+        /// The key.
+        key: String,
+    },
     /// The ranks' runners were made with different ladders or options.
     #[error("the ranks' runners differ: make them with the same ladder and options")]
     RunnersDiffer,

@@ -64,6 +64,8 @@ pub(super) struct Bucket {
     /// Its place in the ladder.
     pub(super) index: usize,
     pub(super) rows: usize,
+    /// The place of its capture under a key, among those of all keys: under the first it is the ladder's.
+    pub(super) slot: usize,
 }
 
 /// Steps are this long at least, and this long at most.
@@ -127,17 +129,22 @@ impl Ladder {
 
     /// The bucket of this many rows.
     pub(super) fn exactly(&self, rows: usize) -> Option<Bucket> {
-        self.buckets.binary_search(&rows).ok().map(|index| Bucket { index, rows })
+        self.buckets.binary_search(&rows).ok().map(|index| Bucket { index, rows, slot: index })
     }
 
     /// The bucket at this place.
     pub(super) fn at(&self, index: usize) -> Option<Bucket> {
-        self.buckets.get(index).map(|&rows| Bucket { index, rows })
+        self.buckets.get(index).map(|&rows| Bucket { index, rows, slot: index })
+    }
+
+    /// The bucket as it is captured under the key of this number.
+    pub(super) fn under(&self, bucket: Bucket, key: usize) -> Bucket {
+        Bucket { slot: key * self.buckets.len() + bucket.index, ..bucket }
     }
 
     /// All buckets, the largest first.
     pub(super) fn descending(&self) -> impl Iterator<Item = Bucket> + '_ {
-        self.buckets.iter().enumerate().map(|(index, &rows)| Bucket { index, rows }).rev()
+        self.buckets.iter().enumerate().map(|(index, &rows)| Bucket { index, rows, slot: index }).rev()
     }
 
     /// The ladder in figures.

@@ -6,7 +6,7 @@
 //! - `runner`: [`PrefillRunner`], the face of the parts below, each with fields of its own.
 //! - `dispatch`: what a batch does, decided from what is known of it. `reason`: why it runs eagerly. `stats`: how often.
 //! - `forward`: the model with its static inputs, which are in `inputs`. `outputs`: what a batch gave.
-//! - `capturer`: how buckets are captured. `capture_set`: the captures, and which to drop. `planning`: what all captures will take, and the plans by which
+//! - `keys`: what captures are made under. `capturer`: how buckets are captured. `capture_set`: the captures, and which to drop. `planning`: what all captures will take, and the plans by which
 //!   they are recorded.
 //! - `agreement`: whether the runner replays, and what all `ranks` do alike.
 //! - `options`, `error`.
@@ -20,6 +20,7 @@ mod fit;
 mod fn_model;
 mod forward;
 mod inputs;
+mod keys;
 mod ladder;
 mod model;
 mod options;

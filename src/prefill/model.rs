@@ -34,6 +34,16 @@ pub trait PrefillModel: Sync {
     /// Whatever keeps the model from making one.
     fn dummy(&self, stream: &Stream, rows: usize) -> Result<Self::Context>;
 
+    /// The same for captures under this key, for a runner that captures under several: its [`mode`](PrefillModel::mode) must be eligible under it. The forward
+    /// finds the key in the context. By default what [`dummy`](PrefillModel::dummy) gives.
+    ///
+    /// # Errors
+    /// As for [`dummy`](PrefillModel::dummy).
+    fn dummy_for(&self, stream: &Stream, rows: usize, key: &Self::Key) -> Result<Self::Context> {
+        let _ = key;
+        self.dummy(stream, rows)
+    }
+
     /// Whether a batch's mode can be replayed at all, and under which key.
     fn mode(&self, context: &Self::Context) -> Mode<Self::Key>;
 

@@ -12,6 +12,7 @@ use crate::memory::{PoolPlan, Role, SLAB_BYTES, TracePlan};
 use crate::pool::CapturePool;
 use crate::tensor::Tensor;
 use std::any::Any;
+use std::ops::Range;
 use std::panic::resume_unwind;
 
 /// What the captures of a runner take, as plain data. All sizes are in bytes.
@@ -35,7 +36,7 @@ pub struct MemoryPlan {
     /// execs in pieces of some MiB, so that it may be 0 where a piece had room left. Execs that replays of patched breaks make for other shapes or
     /// configurations than at capture come on top.
     pub execs_estimate: usize,
-    /// Each bucket, ascending.
+    /// Each bucket, ascending: under the key that takes most, where there are several.
     pub buckets: Vec<BucketPlan>,
 }
 
@@ -99,11 +100,24 @@ impl Plans {
     }
 
     pub(super) fn has(&self, bucket: Bucket) -> bool {
-        self.plans.get(bucket.index).is_some_and(Option::is_some)
+        self.plans.get(bucket.slot).is_some_and(Option::is_some)
     }
 
     fn together(&self) -> PoolPlan {
         PoolPlan::of(self.plans.iter().flatten().cloned())
+    }
+
+    /// Makes room for so many places.
+    pub(super) fn grow_to(&mut self, places: usize) {
+        if self.plans.len() < places {
+            self.plans.resize(places, None);
+        }
+    }
+
+    /// Forgets those in these places.
+    pub(super) fn clear_range(&mut self, places: Range<usize>) {
+        self.plans[places].fill(None);
+        self.failure = None;
     }
 
     /// Forgets all: another model is traced from now on.
@@ -114,7 +128,7 @@ impl Plans {
 
     /// Forgets one bucket's: the pool's planned range is for the others.
     pub(super) fn forget(&mut self, bucket: Bucket) {
-        if let Some(plan) = self.plans.get_mut(bucket.index) {
+        if let Some(plan) = self.plans.get_mut(bucket.slot) {
             *plan = None;
         }
     }
@@ -134,7 +148,7 @@ impl Plans {
         }
     }
 
-    /// Traces a warm-up of the bucket, and plans its blocks. `largest`: what the static inputs have room for.
+    /// Traces a warm-up of the bucket under its key, and plans its blocks. `largest`: what the static inputs have room for.
     ///
     /// # Errors
     /// What the model, the planner and the driver return.
@@ -144,11 +158,12 @@ impl Plans {
         pool: &CapturePool,
         stream: &Stream,
         bucket: Bucket,
+        key: &M::Key,
         largest: usize,
     ) -> Result<()> {
         forward.context().expect_same(stream.context(), "stream")?;
         forward.make_inputs(stream, largest)?;
-        let dummy = forward.model().dummy(stream, bucket.rows)?;
+        let dummy = forward.model().dummy_for(stream, bucket.rows, key)?;
         let inputs = forward.filled(stream, None, 0, bucket.rows)?;
         // A warm-up: no row is valid.
         let options = EagerOptions::default().valid_rows(0).bucket(bucket.rows);
@@ -159,7 +174,7 @@ impl Plans {
         let (trace, outputs) = traced?;
         drop(outputs);
         settled?;
-        self.plans[bucket.index] = Some(TracePlan::new(trace, &PlanOptions::default())?);
+        self.plans[bucket.slot] = Some(TracePlan::new(trace, &PlanOptions::default())?);
         Ok(())
     }
 
@@ -168,7 +183,7 @@ impl Plans {
     /// # Errors
     /// As for [`CapturePool::take_plan`].
     pub(super) fn take_for(&self, bucket: Bucket, pool: &CapturePool) -> Result<Option<TracePlan>> {
-        let Some(plan) = self.plans.get(bucket.index).and_then(Option::as_ref) else { return Ok(None) };
+        let Some(plan) = self.plans.get(bucket.slot).and_then(Option::as_ref) else { return Ok(None) };
         match pool.take_plan(&self.together()) {
             Ok(()) => Ok(Some(plan.clone())),
             Err(Error::Misuse(Misuse::PoolInUse { .. })) => {
@@ -193,8 +208,9 @@ impl Plans {
             let outputs = plan.trace().requests().iter().filter(|request| request.role == Role::Output);
             outputs.map(|request| request.bytes).sum::<usize>()
         };
-        let buckets = ladder.buckets().iter().zip(&self.plans).filter_map(|(&bucket, plan)| {
-            let plan = plan.as_ref()?;
+        let of_bucket = |index: usize| self.plans.iter().skip(index).step_by(ladder.buckets().len().max(1)).flatten();
+        let buckets = ladder.buckets().iter().enumerate().filter_map(|(index, &bucket)| {
+            let plan = of_bucket(index).max_by_key(|plan| plan.bytes())?;
             let (requests, peak, planned) = (plan.len(), plan.lower_bound(), plan.bytes());
             Some(BucketPlan { bucket, requests, peak, planned })
         });
@@ -204,7 +220,7 @@ impl Plans {
         MemoryPlan {
             pool: pool.unwrap_or(usize::MAX),
             lower_bound: together.lower_bound(),
-            outputs: self.plans.last().and_then(Option::as_ref).map_or(0, of_trace),
+            outputs: of_bucket(ladder.buckets().len().saturating_sub(1)).map(of_trace).max().unwrap_or(0),
             inputs: forward.inputs().map_or(0, |inputs| inputs.tensors().iter().map(Tensor::extent_bytes).sum()),
             staging: forward.inputs().map_or(0, |inputs| inputs.staging_bytes()),
             scratch: scratch.unwrap_or(0),

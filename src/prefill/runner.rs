@@ -5,6 +5,7 @@ use super::capturer::{Capturer, With};
 use super::dispatch::{CaptureState, Choice, Dispatch, Verdict};
 use super::error::PrefillError;
 use super::forward::ModelForward;
+use super::keys::Keys;
 use super::ladder::Bucket;
 use super::model::{Batch, Mode, PrefillModel};
 use super::options::{CaptureProgress, RunnerOptions};
@@ -12,12 +13,13 @@ use super::outputs::BatchOutputs;
 use super::planning::{Failure, MemoryPlan};
 use super::reason::{Decision, EagerReason};
 use super::stats::{Counters, RunnerStats};
-use crate::capture::{CaptureReport, ReplayOptions, active_forward};
+use crate::capture::{BreakableCapture, CaptureReport, PatchStats, ReplayOptions, active_forward};
 use crate::driver::{Context, Stream};
 use crate::error::{Error, Result};
 use crate::pool::{CapturePool, PoolOptions};
 use crate::tensor::Tensor;
 use std::fmt;
+use std::sync::Arc;
 
 /// Runs a model's batches: each replays the capture of the smallest bucket that holds it, or runs eagerly for a reason that is counted.
 ///
@@ -84,10 +86,12 @@ pub struct PrefillRunner<'m, M: PrefillModel> {
     forward: ModelForward<'m, M>,
     pool: CapturePool,
     owns_pool: bool,
-    key: M::Key,
+    keys: Keys<M::Key>,
     dispatch: Dispatch,
     agreement: Agreement,
     counters: Counters,
+    /// Of a runner that owns its model: it goes last, as captures and the forward borrow from it.
+    _model: Option<Arc<dyn Send + Sync + 'm>>,
 }
 
 impl<M: PrefillModel> fmt::Debug for PrefillRunner<'_, M> {
@@ -96,7 +100,7 @@ impl<M: PrefillModel> fmt::Debug for PrefillRunner<'_, M> {
             .field("dispatch", &self.dispatch)
             .field("inputs", &self.forward.declared().specs())
             .field("outputs", &self.forward.outputs())
-            .field("key", &self.key)
+            .field("keys", &self.keys.all().collect::<Vec<_>>())
             .field("power", &self.agreement.power())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
@@ -129,7 +133,48 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let dispatch = Dispatch::new(options.ladder, options.when, options.padding_limit);
         agreement.expect_alike(dispatch.numbers().chain(bounds).chain([on_failure]))?;
         let owns_pool = options.pool.is_none();
-        Ok(PrefillRunner { captures, forward, pool, owns_pool, key: model.key(), dispatch, agreement, counters })
+        let keys = Keys::new(model.key(), dispatch.ladder().buckets().len());
+        let _model = None;
+        Ok(PrefillRunner { captures, forward, pool, owns_pool, keys, dispatch, agreement, counters, _model })
+    }
+
+    /// As [`new`](PrefillRunner::new), with a share in the model: for engines that keep model and runner side by side, in a class of another language say.
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::driver::{Context, Stream};
+    /// # use breakable_cuda_graph::{PrefillModel, PrefillRunner, Result, RunnerOptions};
+    /// # use std::sync::Arc;
+    /// struct Engine<M: PrefillModel + Send + 'static> {
+    ///     model: Arc<M>,
+    ///     runner: PrefillRunner<'static, M>,
+    /// }
+    ///
+    /// impl<M: PrefillModel + Send> Engine<M> {
+    ///     fn new(model: M, context: &Context, options: RunnerOptions) -> Result<Engine<M>> {
+    ///         let model = Arc::new(model);
+    ///         let runner = PrefillRunner::owning(model.clone(), context, options)?;
+    ///         Ok(Engine { model, runner })
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`new`](PrefillRunner::new).
+    pub fn owning(model: Arc<M>, context: &Context, options: RunnerOptions) -> Result<Self>
+    where
+        M: Send,
+    {
+        // SAFETY: the model stays where it is as long as the runner has its share, which goes after all that borrows from it: captures, whose breaks may,
+        // and the forward. Nothing else can keep such a borrow: the model is handed it as one of any lifetime, and can store it only in breaks.
+        let borrowed: &'m M = unsafe { &*Arc::as_ptr(&model) };
+        let mut runner = PrefillRunner::new(borrowed, context, options)?;
+        runner._model = Some(model);
+        Ok(runner)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        self.forward.model()
     }
 
     /// The context.
@@ -147,15 +192,32 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         self.dispatch.ladder().buckets()
     }
 
-    /// Whether this bucket is captured.
+    /// Whether this bucket is captured, under every key.
     pub fn is_captured(&self, bucket: usize) -> bool {
-        self.dispatch.ladder().exactly(bucket).is_some_and(|bucket| self.captures.set().has(bucket.index))
+        self.dispatch.ladder().exactly(bucket).is_some()
+            && self.keys.all().all(|key| self.capture_of(bucket, key).is_some())
     }
 
-    /// What this bucket's capture is made of.
+    /// What this bucket's capture is made of: under the first key, where there are several.
     pub fn report(&self, bucket: usize) -> Option<CaptureReport> {
+        Some(self.capture_of(bucket, self.keys.all().next()?)?.report())
+    }
+
+    /// The capture of this bucket under this key, for looking at: what it is made of, its execs and their memory, what its patched breaks cost.
+    pub fn capture_of(&self, bucket: usize, key: &M::Key) -> Option<&BreakableCapture<'m>> {
         let bucket = self.dispatch.ladder().exactly(bucket)?;
-        Some(self.captures.set().get(bucket.index)?.capture.report())
+        let bucket = self.dispatch.ladder().under(bucket, self.keys.number_of(key)?);
+        Some(&self.captures.set().get(bucket.slot)?.capture)
+    }
+
+    /// What the patched breaks of all captures cost and saved so far.
+    pub fn patch_stats(&self) -> PatchStats {
+        self.captures.set().patch_stats()
+    }
+
+    /// The keys under which captures are made.
+    pub fn keys(&self) -> impl Iterator<Item = &M::Key> {
+        self.keys.all()
     }
 
     /// The static inputs, with room for the largest bucket: none before the first batch or capture, and
@@ -214,11 +276,36 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         self.pool.restore()
     }
 
-    /// Drops all captures; those made from now on are under this key.
+    /// Drops all captures; those made from now on are under this key alone. Where it is the only one already, nothing is done.
     pub fn set_key(&mut self, key: M::Key) {
-        if self.key != key {
+        if self.keys.are_several() || self.keys.number_of(&key).is_none() {
             self.captures.start_anew();
-            self.key = key;
+            self.keys = Keys::new(key, self.buckets().len());
+        }
+    }
+
+    /// From now on captures are also made under this key, beside those of the others: an adapter's, say. The model makes dummies of it by
+    /// [`dummy_for`](PrefillModel::dummy_for). All share the pool, and the bounds.
+    ///
+    /// # Errors
+    /// [`PrefillError::RunnersDiffer`] where the ranks have different keys by number, and [`PrefillError::Ranks`]: it is collective.
+    pub fn add_key(&mut self, key: M::Key) -> Result<()> {
+        if self.keys.number_of(&key).is_none() {
+            self.keys.add(key.clone());
+            self.captures.grow_to(self.keys.places());
+        }
+        let number = self.keys.number_of(&key).unwrap_or_default() as u64;
+        self.agreement.expect_alike([number, self.keys.places() as u64])
+    }
+
+    /// Drops the captures of this key, and makes none under it any more. Whether it was there. With several ranks: on all of them, at the same point.
+    pub fn remove_key(&mut self, key: &M::Key) -> bool {
+        match self.keys.remove(key) {
+            Some(places) => {
+                self.captures.clear_range(places);
+                true
+            }
+            None => false,
         }
     }
 
@@ -233,7 +320,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     pub fn decide(&mut self, batch: &Batch<'_, M::Context>) -> Decision {
         let choice = self.choose(batch, true);
         if let Choice::Eager(reason) = &choice {
-            self.counters.eager(reason, batch.rows);
+            self.counters.eager(reason, batch.rows, self.dispatch.ladder().find(batch.rows));
         }
         choice.into()
     }
@@ -250,7 +337,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         if !self.all_on()? {
             return Ok(());
         }
-        let todo = self.captures.not_captured(self.dispatch.ladder(), true);
+        let todo = self.captures.not_captured(self.keys.descending(self.dispatch.ladder()), true);
         self.trace_all(stream, &todo);
         let of = todo.len();
         let mut first_error = None;
@@ -275,16 +362,45 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         if !self.all_on()? {
             return Ok(None);
         }
-        for bucket in self.dispatch.ladder().descending() {
+        let all = self.keys.descending(self.dispatch.ladder());
+        for &bucket in &all {
             self.captures.wanted(bucket);
         }
-        match self.captures.not_captured(self.dispatch.ladder(), false).first() {
+        match self.captures.not_captured(all, false).first() {
             Some(&bucket) => {
                 self.trace_all(stream, &[bucket]);
                 self.capture(stream, bucket, None).map(Some).map_err(Failure::into_error)
             }
             None => Ok(None),
         }
+    }
+
+    /// Captures a bucket anew, under every key, where what was recorded is no longer right: after weights moved, say. The old capture serves until there is
+    /// the new one, and stays where that fails, or fails on another rank. Both are there for a moment. Tells `progress` of each. Where the runner is off,
+    /// nothing is done.
+    ///
+    /// # Errors
+    /// [`PrefillError::NotCaptured`] for what is no bucket, and what the capture fails with: then those under keys that come later are not made anew.
+    pub fn recapture(
+        &mut self,
+        stream: &Stream,
+        bucket: usize,
+        mut progress: impl FnMut(&CaptureProgress),
+    ) -> Result<()> {
+        if !self.all_on()? {
+            return Ok(());
+        }
+        let mut all = self.keys.descending(self.dispatch.ladder());
+        all.retain(|one| one.rows == bucket);
+        if all.is_empty() {
+            return Err(PrefillError::NotCaptured { bucket }.into());
+        }
+        let of = all.len();
+        for (done, bucket) in all.into_iter().enumerate() {
+            let one = self.capture(stream, bucket, None).map_err(Failure::into_error)?;
+            progress(&CaptureProgress { done: done + 1, of, ..one });
+        }
+        Ok(())
     }
 
     /// What the captures of all buckets will take, before there is one: traces a warm-up of each bucket that has not been traced, plans their blocks,
@@ -297,10 +413,11 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// # Errors
     /// [`PrefillError::TurnedOff`], what the model, the planner and the driver return.
     pub fn plan(&mut self, stream: &Stream) -> Result<MemoryPlan> {
-        let (true, Some(largest)) = (self.is_on(), self.dispatch.ladder().descending().next()) else {
+        let all = self.keys.descending(self.dispatch.ladder());
+        let (true, Some(&largest)) = (self.is_on(), all.first()) else {
             return Err(PrefillError::TurnedOff.into());
         };
-        let all: Vec<Bucket> = self.dispatch.ladder().descending().collect();
+        let places = all.len();
         let (captures, mut with) = self.capturing();
         for bucket in all {
             captures.trace(&mut with, stream, bucket)?;
@@ -309,7 +426,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         if self.owns_pool && self.captures.set().live() == 0 {
             self.pool.trim()?;
         }
-        let exec_bytes = exec_bytes.saturating_mul(self.captures.execs_of(self.buckets().len()));
+        let exec_bytes = exec_bytes.saturating_mul(self.captures.execs_of(places));
         Ok(self.captures.plans().report(self.dispatch.ladder(), &self.forward, exec_bytes))
     }
 
@@ -328,14 +445,14 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let mut choice = self.choose(batch, sound.is_ok());
         sound?;
         if let Choice::Replay(bucket) = choice
-            && !self.captures.set().has(bucket.index)
+            && !self.captures.set().has(bucket.slot)
         {
             match self.capture(stream, bucket, Some(batch)) {
                 Ok(_) => return self.ran_through(batch, bucket),
                 Err(Failure::OverBudget(error, Some(outputs))) => {
                     log::warn!("bucket {} was captured at its first use and dropped: {error}", bucket.rows);
                     self.agreement.note_failure(error);
-                    self.counters.eager(&EagerReason::OverBudget { bucket: bucket.rows }, batch.rows);
+                    self.counters.eager(&EagerReason::OverBudget { bucket: bucket.rows }, batch.rows, Some(bucket));
                     return Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool));
                 }
                 Err(failure) => {
@@ -349,12 +466,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         match choice {
             Choice::Replay(bucket) => self.replay_checked(stream, batch, bucket),
             Choice::Eager(reason) => {
-                self.counters.eager(&reason, batch.rows);
-                if let EagerReason::OverBudget { bucket } = reason
-                    && let Some(bucket) = self.dispatch.ladder().exactly(bucket)
-                {
-                    self.captures.wanted(bucket);
-                }
+                self.counters.eager(&reason, batch.rows, self.dispatch.ladder().find(batch.rows));
                 if reason == EagerReason::NoRows {
                     return Ok(BatchOutputs::eager(self.forward.outputs(), Vec::new(), 0, &self.pool));
                 }
@@ -377,7 +489,14 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         if batch.rows > bucket {
             return Err(PrefillError::Bucket { rows: batch.rows, bucket }.into());
         }
-        let bucket = self.dispatch.ladder().exactly(bucket).ok_or(PrefillError::NotCaptured { bucket })?;
+        let not_captured = PrefillError::NotCaptured { bucket };
+        let Some(bucket) = self.dispatch.ladder().exactly(bucket) else { return Err(not_captured.into()) };
+        let number = match self.forward.model().mode(batch.context) {
+            Mode::Eligible(key) if self.keys.are_several() => self.keys.number_of(&key),
+            _ => self.keys.all().next().and_then(|key| self.keys.number_of(key)),
+        };
+        let Some(number) = number else { return Err(not_captured.into()) };
+        let bucket = self.dispatch.ladder().under(bucket, number);
         self.replay_checked(stream, batch, bucket)
     }
 
@@ -412,14 +531,24 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
 
     /// What every rank does with its batch. `sound`: whether this rank's can be run at all.
     fn choose(&mut self, batch: &Batch<'_, M::Context>, sound: bool) -> Choice {
-        let (model, key, captures, dispatch) = (self.forward.model(), &self.key, self.captures.set(), &self.dispatch);
+        let (model, keys, captures, dispatch) = (self.forward.model(), &self.keys, self.captures.set(), &self.dispatch);
         let verdict = || match model.mode(batch.context) {
             Mode::NotEligible => Verdict::NotEligible,
-            Mode::Eligible(own) if own != *key => Verdict::OtherKey,
-            Mode::Eligible(_) => model.reject(batch.context, batch.rows).map_or(Verdict::Eligible, Verdict::Rejected),
+            Mode::Eligible(key) => match keys.number_of(&key) {
+                None => Verdict::OtherKey,
+                Some(key) => model.reject(batch.context, batch.rows).map_or(Verdict::Eligible(key), Verdict::Rejected),
+            },
         };
-        let state = |bucket: Bucket| -> CaptureState { captures.state(bucket.index) };
-        let choice = self.agreement.choose(batch.rows, sound, |on, rows| dispatch.choose(on, rows, verdict, state));
+        let mut asked = None;
+        let state = |bucket: Bucket| -> CaptureState {
+            asked = Some(bucket);
+            captures.state(bucket.slot)
+        };
+        let own = |on, rows| dispatch.choose(on, rows, verdict, state);
+        let choice = self.agreement.choose(batch.rows, sound, keys.are_several(), own);
+        if let (Choice::Eager(EagerReason::OverBudget { .. }), Some(bucket)) = (&choice, asked) {
+            self.captures.wanted(bucket);
+        }
         self.free_if_given_up();
         choice
     }
@@ -445,7 +574,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// What the batch gave that a bucket's capture was recorded with.
     fn ran_through(&mut self, batch: &Batch<'_, M::Context>, bucket: Bucket) -> Result<BatchOutputs<'_>> {
         let not_captured = || PrefillError::NotCaptured { bucket: bucket.rows };
-        let captured = self.captures.set().get(bucket.index).ok_or_else(not_captured)?;
+        let captured = self.captures.set().get(bucket.slot).ok_or_else(not_captured)?;
         self.counters.replayed(bucket, batch.rows);
         let (specs, outputs, number) = (self.forward.outputs(), &captured.outputs, captured.capture.recorded_as());
         Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, number))
@@ -474,6 +603,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             agreement: &mut self.agreement,
             counters: &mut self.counters,
             largest: self.dispatch.ladder().largest().unwrap_or(0),
+            keys: &self.keys,
         };
         (&mut self.captures, with)
     }

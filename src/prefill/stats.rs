@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct RunnerStats {
     /// Replays of each bucket of the ladder, ascending.
     pub replays: Vec<BucketReplays>,
-    /// Batches that ran eagerly, for each reason.
+    /// Batches that ran eagerly, for each reason and bucket that there were any of. See [`eager_for`](RunnerStats::eager_for) for sums.
     pub eager: Vec<EagerCount>,
     /// Valid rows of batches that were replayed, and the rows of their buckets.
     pub replayed_rows: u64,
@@ -45,12 +45,14 @@ pub struct BucketReplays {
     pub replays: u64,
 }
 
-/// Batches that ran eagerly for one reason.
+/// Batches of one bucket that ran eagerly for one reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EagerCount {
     /// The reason.
     pub reason: ReasonKind,
+    /// The bucket that would have held them, in rows; `None` where none would.
+    pub bucket: Option<usize>,
     /// How many batches.
     pub batches: u64,
 }
@@ -68,7 +70,13 @@ impl RunnerStats {
 
     /// Eager batches for one reason.
     pub fn eager_for(&self, kind: ReasonKind) -> u64 {
-        self.eager.iter().find(|count| count.reason == kind).map_or(0, |count| count.batches)
+        self.eager.iter().filter(|count| count.reason == kind).map(|count| count.batches).sum()
+    }
+
+    /// Eager batches for one reason that this bucket would have held; `None`: no bucket would.
+    pub fn eager_in(&self, kind: ReasonKind, bucket: Option<usize>) -> u64 {
+        let found = self.eager.iter().find(|count| count.reason == kind && count.bucket == bucket);
+        found.map_or(0, |count| count.batches)
     }
 
     /// Padded rows over valid rows, of what was replayed.
@@ -84,13 +92,16 @@ impl RunnerStats {
 #[derive(Default)]
 pub(super) struct Counters {
     replays: Vec<u64>,
-    eager: [u64; ReasonKind::ALL.len()],
+    /// For each bucket, and at last for what none holds.
+    eager: Vec<[u64; ReasonKind::ALL.len()]>,
+    logged: [bool; ReasonKind::ALL.len()],
     totals: RunnerStats,
 }
 
 impl Counters {
     pub(super) fn new(buckets: usize) -> Counters {
-        Counters { replays: vec![0; buckets], ..Counters::default() }
+        let eager = vec![[0; ReasonKind::ALL.len()]; buckets + 1];
+        Counters { replays: vec![0; buckets], eager, ..Counters::default() }
     }
 
     pub(super) fn replayed(&mut self, bucket: Bucket, rows: usize) {
@@ -122,24 +133,35 @@ impl Counters {
         self.totals.capturing += time;
     }
 
-    /// Counts an eager batch. The first of each reason is logged.
-    pub(super) fn eager(&mut self, reason: &EagerReason, rows: usize) {
-        let count = &mut self.eager[reason.kind() as usize];
-        *count += 1;
-        if *count == 1 {
+    /// Counts an eager batch, which this bucket would hold. The first of each reason is logged.
+    pub(super) fn eager(&mut self, reason: &EagerReason, rows: usize, bucket: Option<Bucket>) {
+        let (kind, none) = (reason.kind() as usize, self.replays.len());
+        if let Some(counts) = self.eager.get_mut(bucket.map_or(none, |bucket| bucket.index)) {
+            counts[kind] += 1;
+        }
+        if !std::mem::replace(&mut self.logged[kind], true) {
             match reason {
                 EagerReason::NoRows => log::info!("a batch is not run: {reason}; further ones are counted only"),
                 _ => log::warn!("a batch of {rows} rows runs eagerly: {reason}; further ones are counted only"),
             }
         }
-        self.totals.eager_rows += rows as u64;
+        self.totals.eager_rows = self.totals.eager_rows.saturating_add(rows as u64);
     }
 
     pub(super) fn snapshot(&self, buckets: &[usize], live: usize, execs: ExecMemory) -> RunnerStats {
         let replays = buckets.iter().zip(&self.replays).map(|(&bucket, &replays)| BucketReplays { bucket, replays });
+        let eager = ReasonKind::ALL.into_iter().flat_map(|reason| {
+            let buckets = buckets.iter().copied().map(Some).chain([None]);
+            let count = move |(bucket, counts): (Option<usize>, &[u64; ReasonKind::ALL.len()])| EagerCount {
+                reason,
+                bucket,
+                batches: counts[reason as usize],
+            };
+            buckets.zip(&self.eager).map(count)
+        });
         RunnerStats {
             replays: replays.collect(),
-            eager: ReasonKind::ALL.map(|reason| EagerCount { reason, batches: self.eager[reason as usize] }).to_vec(),
+            eager: eager.filter(|count| count.batches > 0).collect(),
             live,
             execs,
             ..self.totals.clone()

@@ -1,7 +1,7 @@
 //! What a batch does, from what is known of it: arithmetic and order alone.
 #![deny(unsafe_code)]
 
-use super::ladder::{Bucket, Ladder};
+use super::ladder::{Bucket, Ladder, padding};
 use super::options::CaptureWhen;
 use super::reason::{Decision, EagerReason};
 use std::borrow::Cow;
@@ -86,8 +86,7 @@ impl Dispatch {
             Verdict::OtherKey => return Choice::Eager(EagerReason::KeyMismatch),
             Verdict::Rejected(text) => return Choice::Eager(EagerReason::Rejected(text)),
         };
-        let padding = (bucket.rows - rows) as f64 / rows as f64;
-        if self.padding_limit.is_some_and(|limit| padding > limit) {
+        if self.padding_limit.is_some_and(|limit| padding(bucket.rows, rows) > limit) {
             return Choice::Eager(EagerReason::Padding { rows, bucket: bucket.rows });
         }
         match state(bucket) {

@@ -1,6 +1,8 @@
 //! Fitting a ladder to a measured distribution of batch sizes, by dynamic programming.
 #![deny(unsafe_code)]
 
+use super::ladder::round_up;
+
 /// What a batch costs in a bucket.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
@@ -25,6 +27,48 @@ impl CostModel {
     }
 }
 
+/// How a ladder is fitted.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct FitOptions {
+    /// The most buckets.
+    pub most: usize,
+    /// The largest, in rows.
+    pub max: usize,
+    /// Buckets are multiples of this, the largest too, which is rounded up. Zero and one: any.
+    pub multiple_of: usize,
+    /// What a batch costs.
+    pub costs: CostModel,
+}
+
+impl FitOptions {
+    /// At most so many buckets, up to `max` rows.
+    pub fn new(most: usize, max: usize) -> FitOptions {
+        FitOptions { most, max, multiple_of: 1, costs: CostModel::default() }
+    }
+
+    /// With multiples of this alone.
+    #[must_use]
+    pub fn multiple_of(mut self, rows: usize) -> FitOptions {
+        self.multiple_of = rows;
+        self
+    }
+
+    /// With these costs.
+    #[must_use]
+    pub fn costs(mut self, costs: CostModel) -> FitOptions {
+        self.costs = costs;
+        self
+    }
+}
+
+/// The most buckets that a fitted ladder has.
+const MOST_BUCKETS: usize = 4096;
+/// The most places of the table, sizes times buckets: above it neighbouring sizes are taken together.
+const MOST_PLACES: usize = 1 << 24;
+/// No size came before.
+const NONE: u32 = u32::MAX;
+
 /// A line `slope * x + start`: the cost so far of a ladder that ends at a candidate, as the next bucket's cost varies.
 #[derive(Clone, Copy)]
 struct Line {
@@ -38,35 +82,44 @@ struct Line {
 /// A bucket that no batch ends at could be lowered to the largest batch below it, so only sizes that occur are candidates, and `max`. With `w[j]`
 /// batches up to candidate `j` of cost `c[j]`, the best ladder of k buckets that ends at j costs `min over i < j of best[k-1][i] + (w[j] - w[i]) c[j]`:
 /// the lowest at `c[j]` of the lines `best[k-1][i] - w[i] x`, whose slopes fall with i, so their lower hull is kept and searched.
-pub(super) fn fit(histogram: &[u64], most: usize, max: usize, costs: &CostModel) -> Vec<usize> {
-    if max == 0 || most == 0 {
+pub(super) fn fit(histogram: &[u64], options: &FitOptions) -> Vec<usize> {
+    let FitOptions { most, max, multiple_of, costs } = options;
+    if *max == 0 || *most == 0 {
         return Vec::new();
     }
-    let seen = histogram.iter().enumerate().take(max).skip(1);
-    let mut candidates: Vec<usize> = seen.filter(|(_, count)| **count > 0).map(|(rows, _)| rows).collect();
-    candidates.push(max);
+    let most = (*most).min(MOST_BUCKETS);
+    // Sizes, ascending, with the batches that go to each where all are buckets.
+    let mut sizes: Vec<(usize, f64)> = Vec::new();
+    let seen = histogram.iter().enumerate().take(max.saturating_add(1)).skip(1).filter(|(_, count)| **count > 0);
+    for (rows, count) in seen
+        .map(|(rows, count)| (round_up(rows, *multiple_of), *count as f64))
+        .chain([(round_up(*max, *multiple_of), 0.0)])
+    {
+        match sizes.last_mut() {
+            Some((last, batches)) if *last == rows => *batches += count,
+            _ => sizes.push((rows, count)),
+        }
+    }
+    let sizes = thinned(sizes, MOST_PLACES / most.max(1));
+    let candidates: Vec<usize> = sizes.iter().map(|(size, _)| *size).collect();
     let mut weights = vec![0.0];
-    let mut before = 0;
-    for &candidate in &candidates {
-        let upto = (candidate + 1).min(histogram.len());
-        let batches: u64 = histogram.get(before.max(1)..upto).unwrap_or_default().iter().sum();
-        weights.push(weights[weights.len() - 1] + batches as f64);
-        before = candidate + 1;
+    for (_, batches) in &sizes {
+        weights.push(weights[weights.len() - 1] + batches);
     }
     let cost: Vec<f64> = candidates.iter().map(|&candidate| costs.of(candidate)).collect();
 
     // Row k: the least cost of k + 1 buckets that end at each candidate; and which candidate came before the last.
     let mut best: Vec<f64> = (0..candidates.len()).map(|j| weights[j + 1] * cost[j]).collect();
-    let mut before_last: Vec<Vec<Option<usize>>> = vec![vec![None; candidates.len()]];
+    let mut before_last: Vec<Vec<u32>> = vec![vec![NONE; candidates.len()]];
     for _ in 1..most.min(candidates.len()) {
-        let (mut next, mut from) = (best.clone(), vec![None; candidates.len()]);
+        let (mut next, mut from) = (best.clone(), vec![NONE; candidates.len()]);
         let mut hull: Vec<Line> = Vec::new();
         for j in 1..candidates.len() {
             push(&mut hull, Line { slope: -weights[j], start: best[j - 1], candidate: j - 1 });
             let line = lowest(&hull, cost[j]);
             let through = weights[j + 1] * cost[j] + line.slope * cost[j] + line.start;
             if through < next[j] {
-                (next[j], from[j]) = (through, Some(line.candidate));
+                (next[j], from[j]) = (through, line.candidate as u32);
             }
         }
         best = next;
@@ -77,17 +130,34 @@ pub(super) fn fit(histogram: &[u64], most: usize, max: usize, costs: &CostModel)
     let mut buckets = vec![candidates[at]];
     loop {
         match before_last[row][at] {
-            Some(earlier) => {
-                buckets.push(candidates[earlier]);
-                (at, row) = (earlier, row - 1);
-            }
             // Fewer buckets do as well.
-            None if row > 0 => row -= 1,
-            None => break,
+            NONE if row > 0 => row -= 1,
+            NONE => break,
+            earlier => {
+                at = earlier as usize;
+                buckets.push(candidates[at]);
+                row -= 1;
+            }
         }
     }
     buckets.reverse();
     buckets
+}
+
+/// At most so many sizes, at least one: of neighbours the largest stays, with the batches of all.
+fn thinned(sizes: Vec<(usize, f64)>, most: usize) -> Vec<(usize, f64)> {
+    let group = sizes.len().div_ceil(most.max(1)).max(1);
+    if group == 1 {
+        return sizes;
+    }
+    // The last group is full, so that its largest is the maximum.
+    let first = sizes.len() % group;
+    let (head, tail) = sizes.split_at(first);
+    let largest = |group: &[(usize, f64)]| {
+        let batches = group.iter().map(|(_, batches)| batches).sum();
+        group.last().map(|(size, _)| (*size, batches))
+    };
+    std::iter::once(head).chain(tail.chunks(group)).filter_map(largest).collect()
 }
 
 /// Adds a line of a lower slope to the lower hull.
@@ -123,8 +193,12 @@ fn lowest(hull: &[Line], x: f64) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::{CostModel, fit};
+    use super::{CostModel, FitOptions};
     use proptest::prelude::*;
+
+    fn fit(histogram: &[u64], most: usize, max: usize, costs: &CostModel) -> Vec<usize> {
+        super::fit(histogram, &FitOptions::new(most, max).costs(costs.clone()))
+    }
 
     fn total(histogram: &[u64], buckets: &[usize], costs: &CostModel) -> f64 {
         let max = buckets.last().copied().unwrap_or(0);
@@ -191,5 +265,34 @@ mod tests {
         assert!(fit(&[0, 1], 4, 0, &CostModel::Rows).is_empty());
         assert_eq!(fit(&[], 4, 8, &CostModel::Rows), [8]);
         assert_eq!(fit(&[9, 0, 0], 4, 8, &CostModel::Rows), [8]);
+    }
+
+    #[test]
+    fn multiples() {
+        let histogram: Vec<u64> = (0..=1500).map(|rows| 1 + rows * 7919 % 13).collect();
+        let options = FitOptions::new(24, 1500).multiple_of(8);
+        let buckets = super::fit(&histogram, &options);
+        assert!(buckets.iter().all(|bucket| bucket % 8 == 0) && buckets.len() == 24, "{buckets:?}");
+        assert_eq!(buckets.last(), Some(&1504));
+        // As good as on sizes that were rounded before.
+        let mut rounded = vec![0; 1505];
+        histogram.iter().enumerate().skip(1).for_each(|(rows, count)| rounded[rows.next_multiple_of(8)] += count);
+        let [direct, before] = [buckets, fit(&rounded, 24, 1504, &CostModel::Rows)]
+            .map(|buckets| total(&rounded, &buckets, &CostModel::Rows));
+        assert_eq!(direct, before);
+    }
+
+    /// In a moment, and in less than 100 MB.
+    #[test]
+    fn any_numbers_are_fitted() {
+        let histogram = vec![1; 40_000];
+        for (most, max) in [(usize::MAX, 40_000), (5000, 39_999), (2, usize::MAX), (usize::MAX, usize::MAX)] {
+            let buckets = fit(&histogram, most, max, &CostModel::Rows);
+            assert!(buckets.len() <= most.min(4096) && buckets.last() == Some(&max), "{most} {max}: {}", buckets.len());
+            assert!(buckets.windows(2).all(|pair| pair[0] < pair[1]));
+        }
+        let huge = [0, u64::MAX, u64::MAX, 1];
+        assert_eq!(fit(&huge, 3, 3, &CostModel::Table(vec![f64::NAN; 2])).last(), Some(&3));
+        assert_eq!(fit(&huge, 2, 3, &CostModel::Rows).last(), Some(&3));
     }
 }

@@ -34,9 +34,9 @@ mod stats;
 
 pub use crate::tensor::{Scalar, TailRule};
 pub use error::PrefillError;
-pub use fit::CostModel;
+pub use fit::{CostModel, FitOptions};
 pub use fn_model::FnModel;
-pub use ladder::{Ladder, LadderOptions, LadderReport};
+pub use ladder::{Ladder, LadderOptions, LadderReport, LadderUsage};
 pub use model::{Batch, HostData, InputData, Mode, PrefillModel};
 pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, Planning, RunnerOptions};
 pub use outputs::BatchOutputs;

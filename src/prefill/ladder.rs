@@ -194,7 +194,7 @@ impl Ladder {
     ///
     /// let histogram: Vec<u64> = (0..=100).map(|rows| u64::from(rows % 10 == 3)).collect(); // 3, 13, .. rows.
     /// let ladder = Ladder::fit_with(&histogram, &FitOptions::new(3, 100).multiple_of(8));
-    /// assert_eq!(ladder.buckets(), [40, 80, 104]);
+    /// assert_eq!(ladder.buckets(), [24, 64, 104]);
     /// ```
     pub fn fit_with(histogram: &[u64], options: &FitOptions) -> Ladder {
         Ladder { buckets: fit(histogram, options), ..Ladder::default() }

@@ -73,6 +73,8 @@ impl Misuse {
             Misuse::NoHostKernel { .. } => 532,
             Misuse::ArgumentCount { .. } => 533,
             Misuse::ArgumentSize { .. } => 534,
+            Misuse::FrozenContext { .. } => 565,
+            Misuse::FrozenRows { .. } => 566,
         }
     }
 }

@@ -78,8 +78,8 @@ pub use capture::{
     trace_with,
 };
 #[doc(inline)]
-pub use driver::CaptureMode;
-pub use error::{CaptureError, Error, FrozenPlace, Misuse, OutOfMemory, PoolBytes, Result, TensorError};
+pub use driver::{CaptureMode, outside_capture};
+pub use error::{CaptureError, Error, Misuse, OutOfMemory, PoolBytes, Result, TensorError};
 #[doc(inline)]
 pub use pool::{CapturePool, PoolOptions};
 #[doc(inline)]

@@ -10,10 +10,13 @@ use super::replay::run;
 use super::report::CaptureReport;
 use super::scope::Scope;
 use super::state::State;
-use crate::driver::{Context, GraphExec, KeepAlive, Stream, StreamKind};
+use crate::driver::stream_order::order_after;
+use crate::driver::{Context, Event, GraphExec, KeepAlive, RecordingId, Stream, StreamKind};
 use crate::error::{Misuse, Result};
-use crate::pool::CapturePool;
+use crate::pool::{CapturePool, MappingHold, Results, settle_stubbornly};
+use crate::tensor::{Element, Tensor};
 use std::fmt;
+use std::sync::Arc;
 
 /// A forward pass as an ordered list of segments and breaks. Recorded once, replayed as often as wanted.
 ///
@@ -54,14 +57,23 @@ pub struct BreakableCapture<'env> {
     program: Program<'env>,
     /// What it was asked to keep; dropped after the program.
     keep: Vec<KeepAlive>,
-    /// Keeps the pool's memory mapped, once there are execs that refer to it.
-    mapping: Option<KeepAlive>,
+    /// What it is once recorded.
+    recorded: Option<Recorded>,
     state: State,
     /// The recording's, among the pool's replays and recordings.
     number: u64,
     options: CaptureOptions,
     stream: Stream,
     pool: CapturePool,
+}
+
+/// What is known of a capture once it is recorded.
+struct Recorded {
+    recording: RecordingId,
+    /// Where its last replay went, or what recorded it: what it holds goes after that has run.
+    last: Stream,
+    /// Keeps the pool's memory mapped, which its execs refer to.
+    _mapping: Arc<MappingHold>,
 }
 
 /// How a replay runs.
@@ -87,6 +99,7 @@ impl ReplayOptions {
 #[must_use = "the results are valid until the next replay of the pool: `check` tells whether there was one"]
 pub struct Replayed<'a> {
     pool: &'a CapturePool,
+    stream: &'a Stream,
     number: u64,
 }
 
@@ -101,7 +114,71 @@ impl Replayed<'_> {
     /// # Errors
     /// [`Misuse::OutputsOverwritten`] after a later replay or recording of the pool.
     pub fn check(&self) -> Result<()> {
-        if self.pool.handle().latest_replay() == self.number { Ok(()) } else { Err(Misuse::OutputsOverwritten.into()) }
+        self.pool.handle().expect_latest(self.number)
+    }
+
+    /// The stream that it was enqueued on.
+    pub fn stream(&self) -> &Stream {
+        self.stream
+    }
+
+    /// Makes later work on another stream wait for the replay
+    /// ([`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)): the results can be used there.
+    ///
+    /// # Errors
+    /// As for [`check`](Replayed::check); [`Misuse::ContextMismatch`], [`Misuse::CaptureInProgress`], and what the driver returns.
+    #[doc(alias = "cuStreamWaitEvent")]
+    pub fn wait_on(&self, stream: &Stream) -> Result<()> {
+        self.check()?;
+        self.pool.context().expect_same(stream.context(), "stream")?;
+        order_after(stream, self.stream, &Event::new(self.pool.context())?)
+    }
+
+    /// An event after the replay
+    /// ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)), for a host or a stream to wait for.
+    ///
+    /// # Errors
+    /// As for [`check`](Replayed::check), and what the driver returns.
+    #[doc(alias = "cuEventRecord")]
+    pub fn event(&self) -> Result<Event> {
+        self.check()?;
+        let event = Event::new(self.pool.context())?;
+        event.record(self.stream)?;
+        Ok(event)
+    }
+
+    /// An output's values in row-major order, read on any stream of the context: after the replay, and checked again after the copy. Waits for it.
+    ///
+    /// # Errors
+    /// As for [`wait_on`](Replayed::wait_on) and [`Tensor::read`].
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::driver::{Device, Stream};
+    /// # use breakable_cuda_graph::{BreakableCapture, CapturePool, DType, Driver, Tensor};
+    /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+    /// # let (stream, pool) = (Stream::new(&context)?, CapturePool::new(&context)?);
+    /// # let input = Tensor::from_slice(&stream, &[1.0_f32, 2.0], &[2])?;
+    /// let mut capture = BreakableCapture::new(&pool)?;
+    /// let output = capture.record(&stream, |scope| {
+    ///     let output = scope.empty(DType::F32, &[2])?;
+    ///     output.copy_from(&scope.stream()?, &input)?;
+    ///     Ok(output)
+    /// })?;
+    /// let downloads = Stream::new(&context)?;
+    /// let replayed = capture.replay(&stream)?;
+    /// assert_eq!(replayed.read::<f32>(&output, &downloads)?, [1.0, 2.0]);
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
+    pub fn read<T: Element>(&self, output: &Tensor, stream: &Stream) -> Result<Vec<T>> {
+        if stream == self.stream {
+            self.check()?
+        } else {
+            self.wait_on(stream)?
+        }
+        let values = output.read(stream)?;
+        // A replay that began meanwhile may have written while this was copied.
+        self.check()?;
+        Ok(values)
     }
 }
 
@@ -142,7 +219,7 @@ impl<'env> BreakableCapture<'env> {
         stream.refuse_for_capture()?;
         Ok(BreakableCapture {
             keep: Vec::new(),
-            mapping: None,
+            recorded: None,
             program: Program::default(),
             state: State::New,
             number: 0,
@@ -170,6 +247,8 @@ impl<'env> BreakableCapture<'env> {
         refuse_nested()?;
         self.pool.context().expect_same(caller.context(), "caller's stream")?;
         self.state.begin()?;
+        let context = self.pool.context().clone();
+        let _current = context.bind()?;
         let pool = self.pool.handle().clone();
         let mut session = Session::begin(&pool, &self.stream, caller, &self.options)?;
         self.number = session.number();
@@ -180,8 +259,9 @@ impl<'env> BreakableCapture<'env> {
             Ok((session.end(caller)?, value))
         });
         match recorded {
-            Ok(((program, mapping), value)) => {
-                (self.program, self.mapping, self.state) = (program, Some(mapping), State::Recorded);
+            Ok(((program, recording), value)) => {
+                let recorded = Recorded { recording, last: self.stream.clone(), _mapping: pool.retain_mapping() };
+                (self.program, self.recorded, self.state) = (program, Some(recorded), State::Recorded);
                 Ok(value)
             }
             Err(error) => Err(session.fail(error, &self.options)),
@@ -210,9 +290,11 @@ impl<'env> BreakableCapture<'env> {
     ///
     /// # Errors
     /// Before anything runs: [`Misuse::NotRecorded`], [`Misuse::Poisoned`], [`Misuse::ReplayWhileRecording`], [`Misuse::PoolBusy`] from inside a
-    /// break that uses the pool, [`Misuse::PoolReleased`], [`Misuse::PoolLent`], [`Misuse::LegacyStream`], [`Misuse::ContextMismatch`].
+    /// break that uses the pool, [`Misuse::PoolsInterlocked`] from a break that would wait for one which waits for it, [`Misuse::PoolReleased`],
+    /// [`Misuse::PoolLent`], [`Misuse::LegacyStream`], [`Misuse::ContextMismatch`], [`Misuse::CaptureInProgress`] where another thread captures this
+    /// stream or that of the pool's last replay, [`Misuse::ReplayInOthersCapture`] where code outside the crate does.
     /// [`Error::Break`](crate::Error::Break) when a break fails and [`Error::Segment`](crate::Error::Segment) when a launch does: later steps do not run,
-    /// the thread's state is restored, and the capture can be replayed again.
+    /// the thread's state is restored, and the capture can be replayed again. Its outputs can't be read until then ([`Misuse::ReplayFailed`]).
     #[doc(alias = "cuGraphLaunch")]
     pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
         self.state.replayable()?;
@@ -224,9 +306,17 @@ impl<'env> BreakableCapture<'env> {
         }
         let pool = self.pool.handle();
         pool.context().expect_same(stream.context(), "replay's stream")?;
+        stream.expect_not_captured()?;
+        let Some(recorded) = &mut self.recorded else { return Err(Misuse::NotRecorded.into()) };
+        // What breaks call may need it.
+        let _current = pool.context().bind()?;
         let mut guard = pool.lock()?;
         guard.order(stream)?;
         let number = pool.next_replay();
+        if recorded.last != *stream {
+            recorded.last = stream.clone();
+        }
+        let outcome = ReplayOutcome::begin(&pool.results, recorded.recording);
         let padding = EagerOptions::default();
         let frame = Frame {
             allocator: Allocator::StreamOrdered,
@@ -241,10 +331,11 @@ impl<'env> BreakableCapture<'env> {
         let ran = run(&mut self.program.steps, stream, options.valid_rows, pool, &mut replaced);
         if !replaced.is_empty() {
             drop(guard);
-            pool.free_after_replay(replaced);
+            pool.free_after_replay(replaced, stream);
         }
         ran?;
-        Ok(Replayed { pool: &self.pool, number })
+        outcome.ends_well();
+        Ok(Replayed { pool: &self.pool, stream: &recorded.last, number })
     }
 
     /// The number under which the pool knows what its recording wrote, by running through.
@@ -285,7 +376,7 @@ impl<'env> BreakableCapture<'env> {
         self.program.launches()
     }
 
-    /// Keeps something alive until the capture's execs are gone: a communicator whose operations it holds, say.
+    /// Keeps something alive until the capture's last replay has run and its execs are gone: a communicator whose operations it holds, say.
     pub fn keep_alive(&mut self, owner: KeepAlive) {
         self.keep.push(owner);
     }
@@ -349,11 +440,49 @@ impl<'env> BreakableCapture<'env> {
     }
 }
 
-impl Drop for BreakableCapture<'_> {
-    /// The execs go before what they refer to, and that after the last replay.
+/// Whether a replay wrote all its results. One that ends in any other way than well leaves some that are an earlier one's.
+struct ReplayOutcome<'p> {
+    results: &'p Results,
+    recording: RecordingId,
+    whole: bool,
+}
+
+impl<'p> ReplayOutcome<'p> {
+    #[inline]
+    fn begin(results: &'p Results, recording: RecordingId) -> ReplayOutcome<'p> {
+        results.replay_begins(recording);
+        ReplayOutcome { results, recording, whole: false }
+    }
+
+    #[inline]
+    fn ends_well(mut self) {
+        self.whole = true;
+    }
+}
+
+impl Drop for ReplayOutcome<'_> {
+    #[inline]
     fn drop(&mut self) {
+        if !self.whole {
+            self.results.replay_failed(self.recording);
+        }
+    }
+}
+
+impl Drop for BreakableCapture<'_> {
+    /// Waits on the host until the last replay has run: only then nothing uses any more what the capture holds, the operations of its breaks and what
+    /// [`keep_alive`](BreakableCapture::keep_alive) was given counted in, whoever is to give it back. Takes no lock that a replay holds.
+    fn drop(&mut self) {
+        let Some(recorded) = &self.recorded else { return };
+        if let Err(error) = settle_stubbornly(&recorded.last) {
+            self.pool.context().report_in_drop("capture", &error);
+            // Nobody knows whether it still runs: what it uses is not given back.
+            std::mem::forget((std::mem::take(&mut self.program), std::mem::take(&mut self.keep)));
+            return;
+        }
+        // The execs go before what they refer to (D1).
         let kept = self.program.take_kept();
         self.program.steps.clear();
-        self.pool.handle().free_after_replay(kept);
+        drop(kept);
     }
 }

@@ -57,6 +57,7 @@ pub fn trace_with<'env, T>(
 ) -> Result<(Trace, T)> {
     refuse_nested()?;
     pool.context().expect_same(stream.context(), "stream")?;
+    let _current = pool.context().bind()?;
     let tracer = Tracer::new();
     let recorder = Recorder::tracing(pool.handle(), stream, &tracer, options.valid_rows)?;
     // The frame holds the recorder's address; it is off the stack before the recorder is gone.

@@ -1,9 +1,9 @@
 //! Addresses that stay, with memory mapped under them that comes and goes.
 
-use super::capture_mode::relaxed_if_open;
+use super::capture_mode::relaxed;
 use super::context::Context;
 use super::deferred_drop::Destroy;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemAllocationType, device_location, first_failure, zeroed,
@@ -105,7 +105,7 @@ impl AddressRange {
     fn map_at(&self, offset: usize, bytes: usize) -> Result<()> {
         let driver = self.context.driver();
         let _bound = self.context.bind()?;
-        let _relaxed = relaxed_if_open(driver)?;
+        let _relaxed = relaxed(driver)?;
         let properties = properties(&self.context);
         let mut access: CUmemAccessDesc = zeroed();
         access.location = device_location(self.context.device().as_raw());
@@ -141,6 +141,12 @@ impl AddressRange {
         })
     }
 
+    /// Gives up the memory: it stays mapped.
+    pub(crate) fn leak(&mut self) {
+        self.chunks.clear();
+        self.bytes = 0;
+    }
+
     /// Gives all memory back to the device ([`cuMemUnmap`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html)) and keeps the addresses.
     /// Nothing that is on a stream may use it. What could not be unmapped stays mapped, and can be unmapped by another call.
     ///
@@ -160,8 +166,13 @@ impl AddressRange {
     /// Takes memory again for all chunks that have none. All of them or none.
     ///
     /// # Errors
-    /// What the driver returns.
-    pub(crate) fn map_again(&mut self) -> Result<()> {
+    /// What the driver returns, with what is to be unmapped again: it is when that drops, which may run a caller's hook.
+    pub(crate) fn map_again(&mut self) -> Result<(), (Error, Vec<Mapping>)> {
+        let mut undone = Vec::new();
+        self.map_missing(&mut undone).map_err(|error| (error, undone))
+    }
+
+    fn map_missing(&mut self, undone: &mut Vec<Mapping>) -> Result<()> {
         let _bound = self.context.bind()?;
         let missing = |chunk: &Chunk| chunk.memory != Memory::Mapped;
         let missing: Vec<usize> = (0..self.chunks.len()).filter(|&index| missing(&self.chunks[index])).collect();
@@ -177,7 +188,8 @@ impl AddressRange {
                 for &index in &missing[..done] {
                     let chunk = &mut self.chunks[index];
                     chunk.memory = Memory::Unmapped;
-                    self.context.destroy(Destroy::Mapping(self.address + chunk.offset as u64, chunk.bytes));
+                    let (context, address) = (self.context.clone(), self.address + chunk.offset as u64);
+                    undone.push(Mapping { context, address, bytes: chunk.bytes });
                 }
                 return Err(error);
             }
@@ -205,7 +217,9 @@ impl Drop for AddressRange {
         for chunk in self.chunks.iter().filter(|chunk| chunk.memory != Memory::Unmapped) {
             self.context.destroy(Destroy::Mapping(self.address + chunk.offset as u64, chunk.bytes));
         }
-        self.context.destroy(Destroy::Addresses(self.address, self.bytes));
+        if self.bytes > 0 {
+            self.context.destroy(Destroy::Addresses(self.address, self.bytes));
+        }
     }
 }
 

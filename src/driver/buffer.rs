@@ -1,6 +1,6 @@
 //! Device and pinned host memory.
 
-use super::capture_mode::relaxed_if_open;
+use super::capture_mode::relaxed;
 use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event::Event;
@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::sys::CUdeviceptr;
 use core::ffi::c_void;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 /// A range of device memory, given back when dropped: in the order of its stream where it came from a [`MemoryPool`], at once where it came
 /// from `cuMemAlloc`, not at all where it is borrowed.
@@ -29,6 +30,8 @@ enum Origin {
         stream: Stream,
         #[allow(dead_code)]
         pool: MemoryPool,
+        /// Other streams with work that uses it: its return comes after that.
+        users: Mutex<Vec<Stream>>,
     },
     Borrowed(#[allow(dead_code)] Option<KeepAlive>),
 }
@@ -51,7 +54,7 @@ impl DeviceBuffer {
     #[doc(alias = "cuMemAlloc")]
     pub fn new(context: &Context, bytes: usize) -> Result<DeviceBuffer> {
         let _bound = context.bind()?;
-        let _relaxed = relaxed_if_open(context.driver())?;
+        let _relaxed = relaxed(context.driver())?;
         let mut address = 0;
         // SAFETY: a valid place; the context is current. Zero bytes are an error to the driver.
         unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes.max(1))? };
@@ -59,7 +62,9 @@ impl DeviceBuffer {
     }
 
     pub(super) fn ordered(pool: MemoryPool, stream: Stream, address: CUdeviceptr, bytes: usize) -> DeviceBuffer {
-        DeviceBuffer { context: pool.context().clone(), address, bytes, origin: Origin::Ordered { stream, pool } }
+        let context = pool.context().clone();
+        let origin = Origin::Ordered { stream, pool, users: Mutex::default() };
+        DeviceBuffer { context, address, bytes, origin }
     }
 
     /// Uses foreign memory, and keeps `owner` alive as long as this value lives.
@@ -75,11 +80,27 @@ impl DeviceBuffer {
         DeviceBuffer { context: context.clone(), address, bytes, origin: Origin::Borrowed(owner) }
     }
 
-    /// Makes a stream-ordered return wait for the event; other memory is returned by a call that waits for the device itself.
-    pub(crate) fn return_after(&self, event: &Event) -> Result<()> {
+    /// Makes a stream-ordered return wait for the event: `false` for other memory.
+    pub(crate) fn returns_after(&self, event: &Event) -> Result<bool> {
         match &self.origin {
-            Origin::Ordered { stream, .. } => stream.wait(event),
-            Origin::Plain | Origin::Borrowed(_) => Ok(()),
+            Origin::Ordered { stream, .. } => {
+                stream.expect_not_captured()?;
+                stream.wait(event).map(|()| true)
+            }
+            Origin::Plain | Origin::Borrowed(_) => Ok(false),
+        }
+    }
+
+    /// Work on this stream uses it. Where it returns in the order of another one, that is made to come after what is on this stream by then.
+    #[inline]
+    pub(crate) fn used_on(&self, user: &Stream) {
+        if let Origin::Ordered { stream, users, .. } = &self.origin
+            && stream.as_raw() != user.as_raw()
+        {
+            let mut users = users.lock().unwrap_or_else(PoisonError::into_inner);
+            if !users.iter().any(|known| known.as_raw() == user.as_raw()) {
+                users.push(user.clone());
+            }
         }
     }
 
@@ -103,7 +124,10 @@ impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         match &self.origin {
             Origin::Plain => self.context.destroy(Destroy::Memory(self.address)),
-            Origin::Ordered { stream, .. } => {
+            Origin::Ordered { stream, users, .. } => {
+                for user in users.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                    self.context.destroy(Destroy::Order { later: stream.as_raw(), earlier: user.as_raw() });
+                }
                 self.context.destroy(Destroy::OrderedMemory(self.address, stream.as_raw()))
             }
             Origin::Borrowed(_) => {}
@@ -138,7 +162,7 @@ impl PinnedBuffer {
     /// What the driver returns.
     pub fn new(context: &Context, bytes: usize) -> Result<PinnedBuffer> {
         let _bound = context.bind()?;
-        let _relaxed = relaxed_if_open(context.driver())?;
+        let _relaxed = relaxed(context.driver())?;
         let mut address = core::ptr::null_mut();
         // SAFETY: a valid place; the context is current.
         unsafe { context.driver().cuMemHostAlloc(&mut address, bytes.max(1), 0)? };

@@ -1,12 +1,13 @@
 //! The crate's own kernels, loaded once for each context.
 
 use super::capture_mode::relaxed;
-use super::capture_state;
+use super::capture_state::{self, NodeKind};
 use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::launch;
 use super::launch_list::LaunchList;
 use super::module::find_function;
+use super::operation;
 use super::registry::BuiltinKernels;
 use super::stream::Stream;
 use crate::error::Result;
@@ -107,10 +108,11 @@ unsafe fn launch_one<P>(function: CUfunction, stream: &Stream, config: LaunchCon
         launches.parameter(bytes);
     });
     if !recorded {
+        let to = operation::admit(stream.context(), stream.as_raw(), "a landing or scrub")?;
         let mut arguments: [*mut c_void; 1] = [core::ptr::from_ref(parameters).cast_mut().cast()];
         // SAFETY: a function of the stream's context and its one argument; the caller vouches for the memory.
         unsafe { launch::enqueue(function, config, stream, &mut arguments)? };
-        capture_state::operation(|_| {});
+        to.done(stream.as_raw(), NodeKind::Kernel);
     }
     Ok(())
 }

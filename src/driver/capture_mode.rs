@@ -1,6 +1,5 @@
 //! Capture modes: which calls a capture forbids, and to whom.
 
-use super::capture_state;
 use crate::error::Result;
 use crate::sys::{CUstreamCaptureMode, Driver};
 use std::marker::PhantomData;
@@ -29,18 +28,13 @@ impl CaptureMode {
     }
 }
 
-/// Lets this thread make calls that its open capture forbids, until the guard drops
+/// Lets this thread make calls that an open capture forbids, its own or, in [`Global`](CaptureMode::Global) mode, another thread's, until the guard drops
 /// ([`cuThreadExchangeStreamCaptureMode`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
 pub(crate) fn relaxed(driver: &Driver) -> Result<RelaxedGuard<'_>> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: `mode` is a valid place; it holds the thread's previous mode afterwards.
     unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode)? };
     Ok(RelaxedGuard { driver, previous: mode, _thread: PhantomData })
-}
-
-/// The same for calls that only an open segment of this thread forbids: nothing to do where none is open.
-pub(crate) fn relaxed_if_open(driver: &Driver) -> Result<Option<RelaxedGuard<'_>>> {
-    capture_state::is_open().then(|| relaxed(driver)).transpose()
 }
 
 /// Puts the thread's capture mode back.

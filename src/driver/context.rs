@@ -157,17 +157,18 @@ impl Context {
     }
 
     /// Waits for all work on the context
-    /// ([`cuCtxSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html)). Invalidates every open capture.
+    /// ([`cuCtxSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html)). The driver ends every capture of the context for it, so it is refused while
+    /// one is open, and none opens before it is done.
     ///
     /// # Errors
-    /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open, and what the driver returns, which may come from earlier work.
+    /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open, [`Misuse::CaptureInProgress`] when another one has, and what the driver
+    /// returns, which may come from earlier work.
     #[doc(alias = "cuCtxSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         capture_state::refuse_synchronize("context")?;
         let _bound = self.bind()?;
         // SAFETY: no arguments; the context is current.
-        unsafe { self.driver().cuCtxSynchronize()? };
-        Ok(())
+        Ok(self.entry().while_none_is_open(|| unsafe { self.driver().cuCtxSynchronize() })??)
     }
 
     /// Free and total memory of the device

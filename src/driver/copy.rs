@@ -1,8 +1,9 @@
 //! Copies and memsets in a stream's order, as methods of [`Stream`].
 
 use super::buffer::PinnedBuffer;
-use super::capture_state;
-use super::keep_alive::{KeepAlive, keep};
+use super::capture_state::{self, NodeKind};
+use super::keep_alive::KeepAlive;
+use super::operation;
 use super::stream::Stream;
 use crate::error::{Misuse, Result, TensorError};
 use crate::sys::CUdeviceptr;
@@ -84,15 +85,14 @@ impl Stream {
         }
         let _bound = self.context().bind()?;
         let start = from.address().cast::<u8>().wrapping_add(range.start);
+        let place = operation::admit(self.context(), self.as_raw(), "a copy from pinned memory")?;
+        place.keep(|| -> KeepAlive { from.clone() });
         // SAFETY: the range is inside the buffer; the caller vouches for the rest.
         unsafe {
             let source = start.cast::<c_void>();
             self.context().driver().cuMemcpyHtoDAsync_v2(to, source, range.len(), self.as_raw())?;
         }
-        capture_state::operation(|kept| {
-            let buffer: KeepAlive = from.clone();
-            keep(kept, &buffer);
-        });
+        place.done(self.as_raw(), NodeKind::Copy);
         Ok(())
     }
 
@@ -110,9 +110,10 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
+        let place = operation::admit(self.context(), self.as_raw(), "a copy")?;
         // SAFETY: the caller vouches for the memory.
         unsafe { self.context().driver().cuMemcpyDtoDAsync_v2(to, from, bytes, self.as_raw())? };
-        capture_state::operation(|_| {});
+        place.done(self.as_raw(), NodeKind::Copy);
         Ok(())
     }
 
@@ -129,9 +130,10 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
+        let place = operation::admit(self.context(), self.as_raw(), "a memset")?;
         // SAFETY: the caller vouches for the memory.
         unsafe { self.context().driver().cuMemsetD8Async(address, value, bytes, self.as_raw())? };
-        capture_state::operation(|_| {});
+        place.done(self.as_raw(), NodeKind::Memset);
         Ok(())
     }
 }

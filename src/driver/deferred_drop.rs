@@ -1,9 +1,10 @@
 //! What is left to do when a handle is dropped, as data: at once, or when the open capture has closed.
 
+use super::capture_mode::relaxed;
 use super::current::bind_stubbornly;
 use crate::sys::{
-    CUcontext, CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUmemoryPool, CUmodule, CUstream, CallError, Driver,
-    first_failure,
+    CUcontext, CUdeviceptr, CUevent, CUevent_flags_enum, CUgraph, CUgraphExec, CUmemoryPool, CUmodule, CUstream,
+    CUstreamCaptureStatus, CallError, Driver, first_failure,
 };
 use core::ffi::c_void;
 use std::fmt;
@@ -20,6 +21,11 @@ pub(crate) enum Destroy {
     Memory(CUdeviceptr),
     /// Stream-ordered memory; the stream is kept alive by the buffer until this has been carried out.
     OrderedMemory(CUdeviceptr, CUstream),
+    /// No handle: what comes next on one stream is made to wait for what is on another. Both are kept alive until this has been carried out.
+    Order {
+        later: CUstream,
+        earlier: CUstream,
+    },
     Pinned(*mut c_void),
     /// Memory at reserved addresses, whose handle is let go of already.
     Mapping(CUdeviceptr, usize),
@@ -40,6 +46,8 @@ impl Destroy {
         }
         first_failure::untouched(|| {
             let _bound = bind_stubbornly(driver, context);
+            // Another thread, or the caller's own code, may have a capture open of which the crate knows nothing. Without this the call would end it.
+            let _relaxed = relaxed(driver);
             // SAFETY: the handle was live until its owner dropped, and belongs to the context, which is current.
             unsafe { self.run(driver) }
         })
@@ -60,6 +68,7 @@ impl Destroy {
                 Destroy::Pool(raw) => driver.cuMemPoolDestroy(raw),
                 Destroy::Memory(address) => driver.cuMemFree_v2(address),
                 Destroy::OrderedMemory(address, stream) => driver.cuMemFreeAsync(address, stream),
+                Destroy::Order { later, earlier } => order(driver, later, earlier),
                 Destroy::Pinned(address) => driver.cuMemFreeHost(address),
                 // No call promises to wait for what still uses it.
                 Destroy::Mapping(address, bytes) => {
@@ -81,10 +90,33 @@ impl Destroy {
             Destroy::Pool(_) => "memory pool",
             Destroy::Memory(_) => "device memory",
             Destroy::OrderedMemory(..) => "stream-ordered memory",
+            Destroy::Order { .. } => "stream-ordered memory",
             Destroy::Pinned(_) => "pinned host memory",
             Destroy::Mapping(..) => "mapped memory",
             Destroy::Addresses(..) => "range of addresses",
         }
+    }
+}
+
+/// Makes later work on one stream wait for what is on another. Where an event fails it waits on the host.
+///
+/// # Safety
+/// Two live streams of the context that is current.
+unsafe fn order(driver: &Driver, later: CUstream, earlier: CUstream) -> Result<(), CallError> {
+    // SAFETY: as the caller says; the event is made and destroyed here.
+    unsafe {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        driver.cuStreamIsCapturing(earlier, &mut status)?;
+        if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            // Another's capture, which is not to be disturbed. What was enqueued before it began has been waited for by nobody; there is no way to.
+            return Ok(());
+        }
+        let mut event = core::ptr::null_mut();
+        let ordered = driver.cuEventCreate(&mut event, CUevent_flags_enum::CU_EVENT_DISABLE_TIMING.0).and_then(|()| {
+            let ordered = driver.cuEventRecord(event, earlier).and_then(|()| driver.cuStreamWaitEvent(later, event, 0));
+            ordered.and(driver.cuEventDestroy_v2(event))
+        });
+        ordered.or_else(|_| driver.cuStreamSynchronize(earlier))
     }
 }
 

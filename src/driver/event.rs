@@ -1,14 +1,17 @@
 //! Events.
 
+use super::capture_mode::relaxed;
 use super::capture_state;
 use super::context::Context;
 use super::deferred_drop::Destroy;
+use super::event_mark::EventMark;
 use super::keep_alive::KeepAlive;
+use super::operation;
 use super::stream::{Stream, ready};
-use crate::error::Result;
+use crate::error::{Misuse, Result};
 use crate::sys::{CUevent, CUevent_flags_enum};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 bitflags::bitflags! {
@@ -28,8 +31,7 @@ bitflags::bitflags! {
 pub struct Event {
     context: Context,
     raw: CUevent,
-    /// The serial number of the segment that it was last recorded in, or 0.
-    segment: AtomicU64,
+    mark: Mutex<EventMark>,
     borrowed: Option<Option<KeepAlive>>,
 }
 
@@ -67,7 +69,7 @@ impl Event {
         let mut raw = core::ptr::null_mut();
         // SAFETY: `raw` is a valid place; the context is current.
         unsafe { context.driver().cuEventCreate(&mut raw, bits)? };
-        Ok(Event { context: context.clone(), raw, segment: AtomicU64::new(0), borrowed: None })
+        Ok(Event { context: context.clone(), raw, mark: Mutex::default(), borrowed: None })
     }
 
     /// Takes over a foreign event and destroys it in the end.
@@ -75,7 +77,7 @@ impl Event {
     /// # Safety
     /// `raw` is an event of this context that nobody else destroys.
     pub unsafe fn from_raw(context: &Context, raw: CUevent) -> Event {
-        Event { context: context.clone(), raw, segment: AtomicU64::new(0), borrowed: None }
+        Event { context: context.clone(), raw, mark: Mutex::default(), borrowed: None }
     }
 
     /// Uses a foreign event, and keeps `owner` alive as long as this value lives.
@@ -83,7 +85,7 @@ impl Event {
     /// # Safety
     /// `raw` is an event of this context, and stays one for as long as this value lives.
     pub unsafe fn borrow_raw(context: &Context, raw: CUevent, owner: Option<KeepAlive>) -> Event {
-        Event { context: context.clone(), raw, segment: AtomicU64::new(0), borrowed: Some(owner) }
+        Event { context: context.clone(), raw, mark: Mutex::default(), borrowed: Some(owner) }
     }
 
     /// The driver's handle. It stays valid as long as this value lives.
@@ -96,8 +98,17 @@ impl Event {
         &self.context
     }
 
-    pub(super) fn segment(&self) -> u64 {
-        self.segment.load(Ordering::Relaxed)
+    /// What is known of its latest record.
+    pub(super) fn mark(&self) -> EventMark {
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a query or a wait on the host for an event of a segment, and any while this thread has a segment open.
+    fn expect_host_use(&self) -> Result<()> {
+        if self.mark().capture != 0 {
+            return Err(Misuse::EventFromSegment.into());
+        }
+        capture_state::refuse_synchronize("event")
     }
 
     /// Records the work that is on the stream now
@@ -105,14 +116,15 @@ impl Event {
     /// it marks a place in the graph.
     ///
     /// # Errors
-    /// [`ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch), [`OutsideTheCapture`](crate::Misuse::OutsideTheCapture) on a stream beside the segment that this
+    /// thread has open, and what the driver returns.
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        let segment = capture_state::segment_of(self.context.driver(), stream.as_raw())?;
+        let to = operation::admit(&self.context, stream.as_raw(), "an event's record")?;
         // SAFETY: both handles are live.
         unsafe { self.context.driver().cuEventRecord(self.raw, stream.as_raw())? };
-        self.segment.store(segment, Ordering::Relaxed);
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = to.mark(stream.as_raw());
         Ok(())
     }
 
@@ -124,10 +136,8 @@ impl Event {
     /// [`SynchronizeWhileCapturing`](crate::Misuse::SynchronizeWhileCapturing), and what the driver returns.
     #[doc(alias = "cuEventQuery")]
     pub fn is_done(&self) -> Result<bool> {
-        capture_state::check_host_use(self.segment())?;
-        let _bound = self.context.bind()?;
-        // SAFETY: a live event.
-        ready(unsafe { self.context.driver().cuEventQuery(self.raw) })
+        self.expect_host_use()?;
+        self.has_run()
     }
 
     /// Waits until the recorded work is done
@@ -137,8 +147,22 @@ impl Event {
     /// As for [`is_done`](Event::is_done).
     #[doc(alias = "cuEventSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
-        capture_state::check_host_use(self.segment())?;
+        self.expect_host_use()?;
+        self.settle()
+    }
+
+    /// Whether the recorded work is done, whatever this thread has open.
+    pub(crate) fn has_run(&self) -> Result<bool> {
         let _bound = self.context.bind()?;
+        let _relaxed = relaxed(self.context.driver())?;
+        // SAFETY: a live event.
+        ready(unsafe { self.context.driver().cuEventQuery(self.raw) })
+    }
+
+    /// Waits, whatever this thread has open.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let _bound = self.context.bind()?;
+        let _relaxed = relaxed(self.context.driver())?;
         // SAFETY: a live event.
         unsafe { self.context.driver().cuEventSynchronize(self.raw)? };
         Ok(())
@@ -151,7 +175,8 @@ impl Event {
     /// What the driver returns.
     #[doc(alias = "cuEventElapsedTime")]
     pub fn elapsed_since(&self, start: &Event) -> Result<Duration> {
-        capture_state::check_host_use(self.segment())?;
+        self.expect_host_use()?;
+        start.expect_host_use()?;
         let _bound = self.context.bind()?;
         let mut milliseconds = 0.0;
         // SAFETY: live events and a valid place.

@@ -1,10 +1,13 @@
 //! Graph execs: instantiated graphs.
 
+use super::capture_mode::relaxed;
+use super::capture_state::NodeKind;
 use super::context::Context;
 use super::current::Bound;
 use super::deferred_drop::Destroy;
 use super::graph::{self, Graph, Node};
 use super::launch_list::LaunchRef;
+use super::operation;
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{
@@ -106,6 +109,7 @@ impl GraphExec {
         let context = graph.context();
         let driver = context.driver();
         let _bound = context.bind()?;
+        let _relaxed = relaxed(driver)?;
         let mut parameters: CUDA_GRAPH_INSTANTIATE_PARAMS = zeroed();
         parameters.flags = flags.bits();
         // Should a call fail without a word.
@@ -237,8 +241,10 @@ impl GraphExec {
     #[doc(alias = "cuGraphLaunch")]
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
+        let to = operation::admit(&self.context, stream.as_raw(), "the launch of a graph")?;
         // SAFETY: both handles are live; the caller vouches for the memory.
         unsafe { self.context.driver().cuGraphLaunch(self.raw, stream.as_raw())? };
+        to.done(stream.as_raw(), NodeKind::Other);
         Ok(())
     }
 }

@@ -1,11 +1,12 @@
 //! Stream-ordered memory pools.
 
 use super::buffer::DeviceBuffer;
-use super::capture_mode::{relaxed, relaxed_if_open};
+use super::capture_mode::relaxed;
 use super::capture_state;
 use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::keep_alive::KeepAlive;
+use super::operation;
 use super::stream::Stream;
 use crate::error::{Error, Misuse, Result};
 use crate::sys::{
@@ -158,12 +159,12 @@ impl MemoryPool {
     #[doc(alias = "cuMemAllocFromPoolAsync")]
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<DeviceBuffer> {
         self.context().expect_same(stream.context(), "stream")?;
-        if capture_state::segment_of(self.context().driver(), stream.as_raw())? != 0 {
+        if operation::capture_with(self.context(), stream.as_raw())?.is_some() {
             return Err(Misuse::StreamIsCapturing { call: Call::cuMemAllocFromPoolAsync }.into());
         }
         let driver = self.context().driver();
         let _bound = self.context().bind()?;
-        let _relaxed = relaxed_if_open(driver)?;
+        let _relaxed = relaxed(driver)?;
         let mut address = 0;
         // SAFETY: live handles and a valid place. Zero bytes are an error to the driver.
         unsafe { driver.cuMemAllocFromPoolAsync(&mut address, bytes.max(1), self.as_raw(), stream.as_raw())? };

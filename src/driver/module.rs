@@ -1,11 +1,12 @@
 //! Modules and their kernels.
 
-use super::capture_state;
+use super::capture_state::{self, NodeKind};
 use super::context::Context;
 use super::deferred_drop::Destroy;
-use super::keep_alive::{KeepAlive, keep};
+use super::keep_alive::KeepAlive;
 use super::launch;
 use super::launch_list::MAX_PARAMETERS;
+use super::operation::{self, Destination};
 use super::stream::Stream;
 use crate::error::{Misuse, Result};
 use crate::kernels::LaunchConfig;
@@ -222,8 +223,8 @@ impl Kernel {
     /// returns. In a segment the launch is recorded with these arguments, and the segment keeps the module.
     ///
     /// # Errors
-    /// [`ContextMismatch`](crate::Misuse::ContextMismatch) when stream and kernel belong to different contexts, [`Misuse::ArgumentCount`], and what the
-    /// driver returns.
+    /// [`ContextMismatch`](crate::Misuse::ContextMismatch) when stream and kernel belong to different contexts, [`Misuse::ArgumentCount`],
+    /// [`Misuse::OutsideTheCapture`] on a stream beside the segment that this thread has open, and what the driver returns.
     ///
     /// # Safety
     /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel
@@ -243,7 +244,7 @@ impl Kernel {
             if capture_state::is_open() && self.record(stream, config, arguments) {
                 return Ok(());
             }
-            self.enqueue(stream, config, arguments)
+            self.enqueue(stream, &self.admit(stream)?, config, arguments)
         }
     }
 
@@ -263,7 +264,7 @@ impl Kernel {
         })
     }
 
-    /// Launches the kernel on a stream of its own context.
+    /// Launches the kernel on a stream of its own context. `to`: where that goes.
     ///
     /// # Safety
     /// As for [`launch_raw`](Kernel::launch_raw).
@@ -271,19 +272,25 @@ impl Kernel {
     pub(crate) unsafe fn enqueue(
         &self,
         stream: &Stream,
+        to: &Destination,
         config: LaunchConfig,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         // SAFETY: a live function on a stream of its context; the caller vouches for the arguments.
         unsafe { launch::enqueue(self.raw, config, stream, arguments)? };
-        self.keep_in_segment();
+        to.done(stream.as_raw(), NodeKind::Kernel);
         Ok(())
     }
 
-    /// Counts a launch in the open segment, which keeps the module.
+    /// Finds where a launch on a stream goes, which keeps the module.
+    ///
+    /// # Errors
+    /// [`Misuse::OutsideTheCapture`].
     #[inline]
-    fn keep_in_segment(&self) {
-        capture_state::operation(|kept| keep(kept, &self.module));
+    pub(crate) fn admit(&self, stream: &Stream) -> Result<Destination> {
+        let to = operation::admit(&self.context, stream.as_raw(), &self.name)?;
+        to.keep(|| self.module.clone());
+        Ok(to)
     }
 
     /// What a launch of it refers to.

@@ -8,7 +8,8 @@
 use super::capture_mode::CaptureMode;
 use super::capture_state::{self, BodyCapture, CaptureKind, CaptureState};
 use super::deferred_drop::Destroy;
-use super::graph::Graph;
+use super::event::Event;
+use super::graph::{Graph, NodeCounts};
 use super::keep_alive::KeepAlive;
 use super::recording_id::RecordingId;
 use super::stream::Stream;
@@ -32,6 +33,17 @@ pub(crate) struct Captured {
     /// What its nodes refer to.
     pub(crate) kept: Vec<KeepAlive>,
     pub(crate) operations: usize,
+    state: Arc<CaptureState>,
+}
+
+impl Captured {
+    /// Fails where the graph has fewer nodes of some kind than operations of that kind went into the capture (rule 46). `nodes`: the graph's.
+    pub(crate) fn expect_all(&self, nodes: &NodeCounts) -> Result<()> {
+        match self.state.first_missing(nodes.kernels, nodes.copies, nodes.memsets) {
+            None => Ok(()),
+            Some(operation) => Err(Misuse::OperationNotRecorded { operation, segment: self.state.segment() }.into()),
+        }
+    }
 }
 
 /// Why a segment could not be ended well.
@@ -60,8 +72,20 @@ impl From<Failed> for Error {
 impl OpenCapture {
     /// Opens a segment on the stream
     /// ([`cuStreamBeginCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
-    pub(crate) fn segment(stream: &Stream, mode: CaptureMode, recording: RecordingId) -> Result<OpenCapture> {
-        OpenCapture::open(stream, mode, &CaptureState::new(stream.as_raw(), recording), CaptureKind::Segment)
+    /// `place`: the segment's among those of the recording.
+    pub(crate) fn segment(
+        stream: &Stream,
+        mode: CaptureMode,
+        recording: RecordingId,
+        place: usize,
+    ) -> Result<OpenCapture> {
+        if capture_state::is_open() {
+            return Err(Misuse::NestedCapture.into());
+        }
+        let before = Event::new(stream.context())?;
+        before.record(stream)?;
+        let state = CaptureState::after(stream.as_raw(), recording, place, Some(Arc::new(before)));
+        OpenCapture::open(stream, mode, &state, CaptureKind::Segment)
     }
 
     /// Opens the capture of a patched break's body on the stream. A body may do what a segment must not, as it is made anew for each launch. `state`: of
@@ -84,7 +108,7 @@ impl OpenCapture {
             context.entry().capture_closed(state);
             return Err(error.into());
         }
-        capture_state::set_own(state.clone(), kind);
+        capture_state::set_own(state.clone(), context.entry().address(), kind);
         Ok(OpenCapture { stream: stream.clone(), state: state.clone(), closed: false, _thread: PhantomData })
     }
 
@@ -96,7 +120,8 @@ impl OpenCapture {
             Ok(graph) => {
                 // SAFETY: the capture that ended has handed the graph over.
                 let graph = unsafe { Graph::from_raw(self.stream.context(), graph) };
-                Ok(Captured { graph, kept: self.state.take_kept(), operations })
+                let (kept, state) = (self.state.take_kept(), self.state.clone());
+                Ok(Captured { graph, kept, operations, state })
             }
             Err(end) => {
                 let first = first_failure::get().filter(|first| *first != end);
@@ -128,6 +153,7 @@ impl OpenCapture {
         let ended = unsafe { context.driver().cuStreamEndCapture(self.stream.as_raw(), &mut graph) };
         capture_state::clear_own();
         context.entry().capture_closed(&self.state);
+        self.state.return_parked();
         match ended {
             Ok(()) if graph.is_null() => Err(CallError::Failed {
                 call: Call::cuStreamEndCapture,

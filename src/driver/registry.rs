@@ -11,8 +11,12 @@
 
 use super::capture_state::CaptureState;
 use super::deferred_drop::{Destroy, DropError};
-use crate::sys::{CUcontext, CUfunction, CUmodule, Driver, DriverId};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use super::recording_id::RecordingId;
+use crate::error::{Misuse, Result};
+use crate::sys::{CUcontext, CUfunction, CUmodule, CUstream, Driver, DriverId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What is told of driver calls that fail in drops.
 pub type DropHook = Arc<dyn Fn(&DropError) + Send + Sync>;
@@ -34,7 +38,11 @@ unsafe impl Sync for BuiltinKernels {}
 pub(crate) struct ContextEntry {
     key: Key,
     raw: CUcontext,
+    /// How many captures are open: what launches look at. Changed under the lock of the state.
+    open: AtomicUsize,
     state: Mutex<State>,
+    /// Told when a thread has waited for a stream.
+    waited: Condvar,
 }
 
 // SAFETY: the context's handle is a name of a driver object; the rest is synchronised.
@@ -50,6 +58,8 @@ struct State {
     /// [`Context`](super::Context) values that there are. The last one takes what the entry owns with it.
     values: usize,
     captures: Vec<Arc<CaptureState>>,
+    /// Streams that threads wait for on the host now: none of them may begin to be captured meanwhile, which would make the wait end the capture.
+    waits: Vec<usize>,
     /// Drops that wait until no capture is open, each with the driver through which it is to be made.
     queue: Vec<(Driver, Destroy)>,
     hook: Option<DropHook>,
@@ -65,7 +75,13 @@ pub(super) fn enter(driver: &Driver, raw: CUcontext, id: u64) -> Arc<ContextEntr
     entries.retain(|entry| entry.strong_count() > 0);
     let found = entries.iter().filter_map(Weak::upgrade).find(|entry| entry.key == key);
     let entry = found.unwrap_or_else(|| {
-        let entry = Arc::new(ContextEntry { key, raw, state: Mutex::default() });
+        let entry = Arc::new(ContextEntry {
+            key,
+            raw,
+            open: AtomicUsize::new(0),
+            state: Mutex::default(),
+            waited: Condvar::new(),
+        });
         entries.push(Arc::downgrade(&entry));
         entry
     });
@@ -96,9 +112,25 @@ impl ContextEntry {
         failed.iter().for_each(|error| report(error, hook.as_ref()));
     }
 
-    /// A capture is about to open: drops are queued from now on.
+    /// Its address, by which a thread tells whose capture it has open.
+    pub(super) fn address(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+
+    /// Whether a capture is open, of whatever thread.
+    #[inline]
+    pub(super) fn has_open_captures(&self) -> bool {
+        self.open.load(Ordering::Acquire) > 0
+    }
+
+    /// A capture is about to open: drops are queued from now on. Waits for threads that wait for its stream.
     pub(super) fn capture_opens(&self, capture: &Arc<CaptureState>) {
-        self.state().captures.push(capture.clone());
+        let mut state = self.state();
+        while state.waits.contains(&(capture.stream() as usize)) {
+            state = self.waited.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.captures.push(capture.clone());
+        self.open.store(state.captures.len(), Ordering::Release);
     }
 
     /// A capture has closed. If it was the last, the queued drops are carried out.
@@ -106,12 +138,89 @@ impl ContextEntry {
         let queue = {
             let mut state = self.state();
             state.captures.retain(|open| !Arc::ptr_eq(open, capture));
+            self.open.store(state.captures.len(), Ordering::Release);
             if !state.captures.is_empty() {
                 return;
             }
             std::mem::take(&mut state.queue)
         };
         queue.into_iter().for_each(|(driver, what)| self.destroy(&driver, what));
+    }
+
+    /// Waits on the host for a stream, by `wait`: no capture of it opens meanwhile.
+    ///
+    /// # Errors
+    /// [`Misuse::CaptureInProgress`] where one is open: the wait would end it.
+    pub(super) fn wait_for_stream<R>(&self, stream: CUstream, wait: impl FnOnce() -> R) -> Result<R> {
+        struct Waited<'a>(&'a ContextEntry, usize);
+        impl Drop for Waited<'_> {
+            fn drop(&mut self) {
+                let mut state = self.0.state();
+                if let Some(at) = state.waits.iter().position(|stream| *stream == self.1) {
+                    state.waits.swap_remove(at);
+                }
+                drop(state);
+                self.0.waited.notify_all();
+            }
+        }
+        let waited = {
+            let mut state = self.state();
+            state.expect_not_captured(stream)?;
+            state.waits.push(stream as usize);
+            Waited(self, stream as usize)
+        };
+        let result = wait();
+        drop(waited);
+        Ok(result)
+    }
+
+    /// Asks the driver something short about a stream: no capture of it opens meanwhile.
+    ///
+    /// # Errors
+    /// [`Misuse::CaptureInProgress`] where one is open: the question would end it.
+    pub(super) fn ask_about_stream<R>(&self, stream: CUstream, ask: impl FnOnce() -> R) -> Result<R> {
+        let state = self.state();
+        state.expect_not_captured(stream)?;
+        Ok(ask())
+    }
+
+    /// Makes a call that would end any capture of the context: none opens meanwhile.
+    ///
+    /// # Errors
+    /// [`Misuse::CaptureInProgress`] where one is open.
+    pub(super) fn while_none_is_open<R>(&self, call: impl FnOnce() -> R) -> Result<R> {
+        let state = self.state();
+        match state.captures.first() {
+            Some(open) => Err(Misuse::CaptureInProgress { stream: open.stream() as usize }.into()),
+            None => Ok(call()),
+        }
+    }
+
+    /// The open capture that a stream takes part in as far as the crate knows, whatever thread has it.
+    pub(super) fn capture_with(&self, stream: CUstream) -> Option<Arc<CaptureState>> {
+        self.find(|capture| capture.knows(stream))
+    }
+
+    /// The open capture of a recording.
+    pub(super) fn capture_of_recording(&self, recording: RecordingId) -> Option<Arc<CaptureState>> {
+        self.find(|capture| capture.recording() == recording)
+    }
+
+    /// An open capture by its serial number.
+    pub(super) fn capture_by_serial(&self, serial: u64) -> Option<Arc<CaptureState>> {
+        self.find(|capture| capture.serial() == serial)
+    }
+
+    /// All that are open.
+    pub(super) fn open_captures(&self) -> Vec<Arc<CaptureState>> {
+        self.state().captures.clone()
+    }
+
+    fn find(&self, which: impl Fn(&CaptureState) -> bool) -> Option<Arc<CaptureState>> {
+        if !self.has_open_captures() {
+            return None;
+        }
+        self.state().captures.iter().find(|capture| which(capture)).cloned()
     }
 
     /// Destroys or frees something, now or when the open captures have closed. A failure goes to the hook.
@@ -158,16 +267,23 @@ impl ContextEntry {
         }
         kept
     }
+}
 
-    /// The open capture of this stream, whatever thread has it.
-    pub(super) fn capture_of(&self, stream: crate::sys::CUstream) -> Option<Arc<CaptureState>> {
-        self.state().captures.iter().find(|capture| capture.stream() == stream).cloned()
+impl State {
+    fn expect_not_captured(&self, stream: CUstream) -> Result<()> {
+        match self.captures.iter().find(|capture| capture.knows(stream)) {
+            Some(_) => Err(Misuse::CaptureInProgress { stream: stream as usize }.into()),
+            None => Ok(()),
+        }
     }
 }
 
+/// Tells the hook. A hook that panics is a warning: this runs in drops, where a second panic would end the process.
 fn report(error: &DropError, hook: Option<&DropHook>) {
-    match hook {
-        Some(hook) => hook(error),
+    let told = hook.map(|hook| catch_unwind(AssertUnwindSafe(|| hook(error))));
+    match told {
+        Some(Ok(())) => {}
+        Some(Err(_)) => log::warn!("{error}; and the hook for such errors panicked"),
         None => log::warn!("{error}"),
     }
 }

@@ -1,10 +1,12 @@
 //! Streams.
 
+use super::capture_mode::relaxed;
 use super::capture_state;
 use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event::Event;
 use super::keep_alive::KeepAlive;
+use super::operation::{self, Destination};
 use crate::error::{Misuse, Result};
 use crate::sys::{CUresult, CUstream, CUstream_flags_enum, Call, CallError};
 use std::fmt;
@@ -184,8 +186,8 @@ impl Stream {
     /// ([`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
     ///
     /// # Errors
-    /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open: the call would invalidate the capture. What the driver
-    /// returns, which may come from earlier work.
+    /// [`Misuse::SynchronizeWhileCapturing`] when this thread has a segment open, and [`Misuse::CaptureInProgress`] when another thread captures this
+    /// stream: the call would invalidate the capture. What the driver returns, which may come from earlier work.
     #[doc(alias = "cuStreamSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         capture_state::refuse_synchronize("stream")?;
@@ -194,9 +196,60 @@ impl Stream {
 
     /// Waits, whatever the thread has open.
     pub(crate) fn settle(&self) -> Result<()> {
+        let driver = self.context().driver();
+        let _relaxed = relaxed(driver)?;
         // SAFETY: a live stream.
-        unsafe { self.context().driver().cuStreamSynchronize(self.as_raw())? };
-        Ok(())
+        let wait = || unsafe { driver.cuStreamSynchronize(self.as_raw()) };
+        Ok(self.context().entry().wait_for_stream(self.as_raw(), wait)??)
+    }
+
+    /// Waits for the work on the stream, whatever is captured: while the stream itself is, for what was there before.
+    ///
+    /// # Errors
+    /// What the driver returns; [`Misuse::CaptureInProgress`] where code outside the crate captures it, or it was drawn into a capture.
+    pub(crate) fn settle_work(&self) -> Result<()> {
+        if let Some(capture) = self.context().entry().capture_with(self.as_raw()) {
+            let before = capture.before().filter(|_| capture.stream() == self.as_raw());
+            return match before.and_then(|before| before.downcast_ref::<Event>()) {
+                Some(before) => before.settle(),
+                None => Err(Misuse::CaptureInProgress { stream: self.as_raw() as usize }.into()),
+            };
+        }
+        if self.kind() != StreamKind::Legacy && capture_state::is_captured(self.context().driver(), self.as_raw())? {
+            return Err(Misuse::CaptureInProgress { stream: self.as_raw() as usize }.into());
+        }
+        self.settle()
+    }
+
+    /// Whether all work on the stream is done, whatever this thread has open.
+    pub(crate) fn has_run(&self) -> Result<bool> {
+        let driver = self.context().driver();
+        let _relaxed = relaxed(driver)?;
+        // SAFETY: a live stream.
+        let query = || unsafe { driver.cuStreamQuery(self.as_raw()) };
+        ready(self.context().entry().ask_about_stream(self.as_raw(), query)?)
+    }
+
+    /// Fails where the stream is being captured, by whomever.
+    ///
+    /// # Errors
+    /// [`Misuse::CaptureInProgress`] for a capture of the crate's, [`Misuse::ReplayInOthersCapture`] for one of other code.
+    #[inline]
+    pub(crate) fn expect_not_captured(&self) -> Result<()> {
+        // To ask the driver about the legacy stream may end captures of blocking streams.
+        if self.kind() == StreamKind::Legacy || !capture_state::is_captured(self.context().driver(), self.as_raw())? {
+            return Ok(());
+        }
+        self.refuse_as_captured()
+    }
+
+    #[cold]
+    fn refuse_as_captured(&self) -> Result<()> {
+        let stream = self.as_raw() as usize;
+        match operation::capture_with(self.context(), self.as_raw())? {
+            Some(_) => Err(Misuse::CaptureInProgress { stream }.into()),
+            None => Err(Misuse::ReplayInOthersCapture { stream }.into()),
+        }
     }
 
     /// Whether all work on the stream is done ([`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
@@ -206,8 +259,7 @@ impl Stream {
     #[doc(alias = "cuStreamQuery")]
     pub fn is_idle(&self) -> Result<bool> {
         capture_state::refuse_synchronize("stream")?;
-        // SAFETY: a live stream.
-        ready(unsafe { self.context().driver().cuStreamQuery(self.as_raw()) })
+        self.has_run()
     }
 
     /// Makes later work on the stream wait for the event's latest record
@@ -215,16 +267,28 @@ impl Stream {
     /// that the segment recorded draws the stream into the capture: it must be joined before the segment ends.
     ///
     /// # Errors
-    /// [`Misuse::EventFromSegment`] for an event recorded in a segment that is not open any more,
-    /// [`Misuse::EventFromOutside`] in a segment for one that was recorded before it, and what the driver returns.
+    /// [`Misuse::EventFromSegment`] for an event recorded in a segment that is not open any more or is another one's,
+    /// [`Misuse::EventFromOutside`] in a segment for one that was recorded before it, [`Misuse::OutsideTheCapture`] on a stream beside the segment that
+    /// this thread has open, and what the driver returns.
     #[doc(alias = "cuStreamWaitEvent")]
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "event")?;
-        let segment = event.segment();
-        capture_state::check_wait(self.context().driver(), self.as_raw(), segment)?;
+        let (context, mark) = (self.context(), event.mark());
+        let to = operation::admit_wait(context, self.as_raw(), &mark)?;
+        if let Destination::Capture(capture) = &to
+            && capture.is_stale(self.as_raw(), &mark)
+        {
+            // A block that an operation since the event has used may be given to this branch: it is to come after that operation too.
+            let now = Event::new(context)?;
+            // SAFETY: live handles; the first is the stream that is captured, which takes part in the same capture.
+            unsafe {
+                context.driver().cuEventRecord(now.as_raw(), capture.stream())?;
+                context.driver().cuStreamWaitEvent(self.as_raw(), now.as_raw(), 0)?;
+            }
+        }
         // SAFETY: both handles are live.
-        unsafe { self.context().driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0)? };
-        capture_state::mark_forked(self.as_raw(), segment);
+        unsafe { context.driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0)? };
+        to.waited(self.as_raw(), &mark);
         Ok(())
     }
 
@@ -250,7 +314,7 @@ pub(super) fn ready(done: Result<(), CallError>) -> Result<bool> {
 /// Refuses a call on a stream that is captured, by whomever: it would invalidate the capture.
 fn refuse_captured(context: &Context, raw: CUstream, call: Call) -> Result<()> {
     // The registry knows it without a call where the crate has begun the capture, on whatever thread.
-    let captured = context.entry().capture_of(raw).is_some() || capture_state::is_captured(context.driver(), raw)?;
+    let captured = context.entry().capture_with(raw).is_some() || capture_state::is_captured(context.driver(), raw)?;
     if captured { Err(Misuse::WouldInvalidate { call }.into()) } else { Ok(()) }
 }
 

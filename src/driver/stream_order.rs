@@ -5,10 +5,17 @@ use super::stream::Stream;
 use crate::error::Result;
 
 /// Makes later work on one stream wait for what is on another, by an event. Nothing to do where they are the same.
+///
+/// # Errors
+/// [`Misuse::CaptureInProgress`](crate::Misuse::CaptureInProgress) and [`Misuse::ReplayInOthersCapture`](crate::Misuse::ReplayInOthersCapture) where one of
+/// them is being captured, before any effect, and what the driver returns.
 pub(crate) fn order_after(later: &Stream, earlier: &Stream, event: &Event) -> Result<()> {
     if later == earlier {
         return Ok(());
     }
+    // It would become part of that capture, or end it.
+    earlier.expect_not_captured()?;
+    later.expect_not_captured()?;
     event.record(earlier)?;
     later.wait(event)
 }

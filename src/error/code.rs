@@ -73,8 +73,15 @@ impl Misuse {
             Misuse::NoHostKernel { .. } => 532,
             Misuse::ArgumentCount { .. } => 533,
             Misuse::ArgumentSize { .. } => 534,
-            Misuse::FrozenContext { .. } => 565,
-            Misuse::FrozenRows { .. } => 566,
+            Misuse::OutsideTheCapture { .. } => 540,
+            Misuse::OperationNotRecorded { .. } => 541,
+            Misuse::NothingRecorded => 542,
+            Misuse::CaptureInProgress { .. } => 543,
+            Misuse::ReplayInOthersCapture { .. } => 544,
+            Misuse::UnjoinedInBreak { .. } => 550,
+            Misuse::ReplayFailed => 555,
+            Misuse::PoolsInterlocked => 556,
+            Misuse::ScratchOutsideItsBreak => 557,
         }
     }
 }

@@ -113,6 +113,72 @@ pub enum Misuse {
         "the event was recorded before this segment, so the segment can't wait for it (905): make the caller's stream wait for it before the recording, or record it in the segment"
     )]
     EventFromOutside,
+    /// Work on a stream beside the capture that this thread has open: it would run now, once, and a replay would leave it out.
+    #[error(
+        "{operation} on stream {stream:#x}, which takes no part in segment {segment} that this thread records: a replay would leave it out. Use the stream that the scope gives (`Scope::stream`, `current_stream`), draw this one in by an event, or say that it is meant with `outside_capture`"
+    )]
+    OutsideTheCapture {
+        /// What was to be enqueued.
+        operation: String,
+        /// The stream's handle.
+        stream: usize,
+        /// The segment that is open.
+        segment: usize,
+    },
+    /// A segment's graph has fewer nodes than operations of the crate went into it.
+    #[error(
+        "operation {operation} of segment {segment} (counted from 0) made no node of its graph, so that a replay would leave it out: the stream's capture was ended or replaced by other code"
+    )]
+    OperationNotRecorded {
+        /// The first that is missing.
+        operation: usize,
+        /// The segment.
+        segment: usize,
+    },
+    /// A recording has neither a node nor a break, and returns memory of the pool that nothing would ever write.
+    #[error(
+        "nothing was recorded, and what the forward returns lies in the capture pool, where no replay would write it: launch on the stream that the scope gives (`Scope::stream`, `current_stream`), a library's work too"
+    )]
+    NothingRecorded,
+    /// A call that would end a capture which is open elsewhere.
+    #[error(
+        "stream {stream:#x} is being captured, and this call would end that capture: make it when the recording is done, or wait for an event of your own stream"
+    )]
+    CaptureInProgress {
+        /// The stream that is being captured.
+        stream: usize,
+    },
+    /// A replay on a stream that is being captured by code outside the crate.
+    #[error(
+        "stream {stream:#x} is being captured by other code, and a replay can't become part of a graph: replay on another stream, or after that capture has ended (it goes on untouched)"
+    )]
+    ReplayInOthersCapture {
+        /// The stream.
+        stream: usize,
+    },
+    /// A live break drew another stream in and did not join it.
+    #[error(
+        "the break drew stream {stream:#x} in by an event and did not join it, so that what comes next would run ahead of its work: record an event on it after that work, and make the break's stream wait for that"
+    )]
+    UnjoinedInBreak {
+        /// The stream that was drawn in.
+        stream: usize,
+    },
+    /// A replay or recording that would wait for a pool whose holder waits for a pool that this thread holds.
+    #[error(
+        "this thread holds the pool that another one waits for, from a break that holds the pool wanted here: neither would ever go on. Replay captures of other pools in one order of pools, or outside breaks"
+    )]
+    PoolsInterlocked,
+    /// Results of a capture whose latest replay failed.
+    #[error(
+        "the latest replay of this tensor's capture failed, so that it holds an earlier one's result or part of one: replay again"
+    )]
+    ReplayFailed,
+    /// A tensor of a patched break's scratch, used elsewhere.
+    #[error(
+        "the tensor lies in the scratch of a patched break, which is memory of the pool for the time of that break alone: allocate what is kept from one replay to the next before the recording"
+    )]
+    ScratchOutsideItsBreak,
     /// An operation that only makes sense inside a recording, an eager forward or a replay.
     #[error("no forward is running on this thread: call this inside `BreakableCapture::record`, `eager` or a break")]
     NoForward,
@@ -126,24 +192,6 @@ pub enum Misuse {
         type_name: &'static str,
         /// The break that asked, if one did.
         break_name: Option<String>,
-    },
-    /// A forward context was asked for where its value would become part of a graph: every replay would have the recording's.
-    #[error(
-        "the forward context of type {type_name} was asked for in {place}, which is recorded once, so that every replay would have this batch's: read it in a live or patched break, or say `frozen_ctx` if it is the same for all batches"
-    )]
-    FrozenContext {
-        /// The type asked for.
-        type_name: &'static str,
-        /// Where.
-        place: FrozenPlace,
-    },
-    /// The valid rows were asked for where their number would become part of a graph: every replay would have the recording's.
-    #[error(
-        "the valid rows were asked for in {place}, which is recorded once, so that every replay would have this batch's: ask in a live or patched break, or say `frozen_rows` if the recording's are meant"
-    )]
-    FrozenRows {
-        /// Where.
-        place: FrozenPlace,
     },
     /// A break returned another number of results than it did when it was recorded.
     #[error("the break returned {got} results, when it was recorded it returned {expected}")]
@@ -222,26 +270,6 @@ pub enum Misuse {
         "this pool can't give its memory back and keep its addresses: make it with `PoolOptions::backing(Backing::ReservedAddresses)`"
     )]
     ReleaseUnsupported,
-}
-
-/// A part of a recording that is recorded once, and replayed as it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum FrozenPlace {
-    /// A segment, by its place among the recording's segments, where it is known.
-    Segment(Option<usize>),
-    /// A break that runs in a segment, by its name.
-    InlineBreak(String),
-}
-
-impl fmt::Display for FrozenPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FrozenPlace::Segment(Some(index)) => write!(f, "segment {index}"),
-            FrozenPlace::Segment(None) => f.write_str("an open segment"),
-            FrozenPlace::InlineBreak(name) => write!(f, "inline break {name:?}"),
-        }
-    }
 }
 
 struct InBreak<'a>(&'a Option<String>);

@@ -1,8 +1,6 @@
 //! Whether a pool's memory can be used, and who needs it where it is.
 
-use crate::driver::KeepAlive;
 use crate::error::{Error, Misuse, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// Whether a pool's memory can be used: what a recording and a replay look at first.
@@ -10,8 +8,8 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 pub(super) struct Availability {
     /// A [`Closed`], or 0.
     closed: AtomicU8,
-    /// [`MappingHold`]s there are.
-    holds: Arc<AtomicUsize>,
+    /// Users of the memory that hold no block.
+    holds: AtomicUsize,
 }
 
 /// Why a pool's memory can't be used for now.
@@ -20,19 +18,6 @@ pub(super) struct Availability {
 pub(super) enum Closed {
     Released = 1,
     Lent = 2,
-}
-
-/// Counts as a user of the memory: held by whatever refers to it without holding a block, as captures do, and views of what they write.
-struct MappingHold {
-    holds: Arc<AtomicUsize>,
-    /// The pool itself.
-    _pool: KeepAlive,
-}
-
-impl Drop for MappingHold {
-    fn drop(&mut self) {
-        self.holds.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 impl Availability {
@@ -54,15 +39,32 @@ impl Availability {
         }
     }
 
-    /// Whoever calls this has the replay lock, or the lease.
+    /// Fails where there is no memory: what holds a block of it can use that while the rest is lent.
+    ///
+    /// # Errors
+    /// [`Misuse::PoolReleased`].
+    #[inline]
+    pub(super) fn expect_mapped(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) == Closed::Released as u8 {
+            Err(Misuse::PoolReleased.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whoever calls this has the replay lock, or the lease; and the lock of the memory, so that no block is taken of what is lent or released.
     pub(super) fn set(&self, closed: Option<Closed>) {
         self.closed.store(closed.map_or(0, |closed| closed as u8), Ordering::Release);
     }
 
-    /// Adds a user of the memory, which keeps the pool.
-    pub(super) fn hold(&self, pool: KeepAlive) -> KeepAlive {
+    /// There is one more user of the memory.
+    pub(super) fn enter(&self) {
         self.holds.fetch_add(1, Ordering::AcqRel);
-        Arc::new(MappingHold { holds: self.holds.clone(), _pool: pool })
+    }
+
+    /// There is one less.
+    pub(super) fn leave(&self) {
+        self.holds.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Users of the memory that hold no block.

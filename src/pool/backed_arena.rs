@@ -2,8 +2,9 @@
 
 use super::persistent::Persistents;
 use super::slabs::{Slab, SlabSource};
-use crate::driver::{AddressRange, Event, Stream};
+use crate::driver::{AddressRange, Event, RecordingId, Stream};
 use crate::error::{Error, Misuse, OutOfMemory, Result, TensorError};
+use crate::memory::TracePlan;
 use crate::memory::arena::{Answer, Arena, BlockRef, Refused};
 use crate::memory::ids::StreamKey;
 use crate::sys::{CUresult, Call, CallError, first_failure};
@@ -19,13 +20,15 @@ pub(super) struct BackedArena {
     range: Option<Slab>,
     source: SlabSource,
     limit: Option<usize>,
+    /// The recording under way, and its blocks whose tensors are there.
+    recording: Option<(RecordingId, usize)>,
 }
 
 /// Which placement is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ask {
-    /// The next of the recording, which may have a plan.
-    Recording,
+    /// The next of this recording, which may have a plan.
+    Recording(RecordingId),
     /// Of no recording.
     Outside,
 }
@@ -33,7 +36,7 @@ pub(super) enum Ask {
 impl BackedArena {
     pub(super) fn new(source: SlabSource, limit: Option<usize>) -> BackedArena {
         let (persistents, slabs) = (Persistents::default(), Vec::new());
-        BackedArena { arena: Arena::new(limit), persistents, slabs, range: None, source, limit }
+        BackedArena { arena: Arena::new(limit), persistents, slabs, range: None, source, limit, recording: None }
     }
 
     /// A block, and its address.
@@ -41,13 +44,22 @@ impl BackedArena {
     /// # Errors
     /// [`Error::OutOfMemory`], [`TensorError::Layout`], and what the driver returns.
     pub(super) fn take(&mut self, stream: StreamKey, bytes: usize, mut ask: Ask) -> Result<(BlockRef, u64)> {
+        let taken_for = match ask {
+            Ask::Recording(recording) => Some(recording),
+            Ask::Outside => None,
+        };
         loop {
             let answer = match ask {
-                Ask::Recording => self.arena.request(stream, bytes),
+                Ask::Recording(_) => self.arena.request(stream, bytes),
                 Ask::Outside => self.arena.request_online(stream, bytes),
             };
             match answer {
-                Ok(Answer::Here(block, address)) => return Ok((block, address)),
+                Ok(Answer::Here(block, address)) => {
+                    if self.recording.is_some_and(|(recording, _)| Some(recording) == taken_for) {
+                        self.recording = self.recording.map(|(recording, blocks)| (recording, blocks + 1));
+                    }
+                    return Ok((block, address));
+                }
                 Ok(Answer::Grow(slab_bytes)) => self.add_slab(stream, slab_bytes, bytes)?,
                 Err(Refused::TooLarge) => {
                     return Err(TensorError::Layout { reason: "the request is larger than memory" }.into());
@@ -132,8 +144,24 @@ impl BackedArena {
         free
     }
 
-    /// Gives a block back.
-    pub(super) fn release(&mut self, block: BlockRef) {
+    /// A recording begins; its blocks are counted from now on.
+    pub(super) fn begin(&mut self, recording: RecordingId, plan: Option<&TracePlan>) {
+        self.arena.begin(plan);
+        self.recording = Some((recording, 0));
+    }
+
+    /// Blocks of the recording under way whose tensors are there.
+    pub(super) fn recordings_blocks(&self) -> usize {
+        self.recording.map_or(0, |(_, blocks)| blocks)
+    }
+
+    /// Gives a block back. `recording`: the one that took it.
+    pub(super) fn release(&mut self, block: BlockRef, recording: Option<RecordingId>) {
+        if let Some((now, blocks)) = &mut self.recording
+            && Some(*now) == recording
+        {
+            *blocks = blocks.saturating_sub(1);
+        }
         // A block is given back once, by what holds it.
         let known = self.arena.release(block);
         debug_assert!(known, "a pool block was returned twice");
@@ -153,6 +181,14 @@ impl BackedArena {
     /// What gives these slabs' memory back when it drops, and the stream to synchronise after that.
     pub(super) fn reclaim(&mut self, slabs: Vec<Slab>) -> (Vec<super::slabs::Reclaimed>, Option<Stream>) {
         self.source.reclaim(slabs)
+    }
+
+    /// Gives up the memory, which something may still use and nobody can wait for.
+    pub(super) fn leak(&mut self) {
+        std::mem::forget((std::mem::take(&mut self.slabs), self.range.take()));
+        if let SlabSource::Reserved(range) = &mut self.source {
+            range.leak();
+        }
     }
 
     /// The addresses that the pool has reserved.

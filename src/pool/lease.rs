@@ -4,12 +4,12 @@ use super::availability::Closed;
 use super::capture_pool::CapturePool;
 use super::shared::PoolHandle;
 use crate::driver::capture_state;
-use crate::driver::{Context, Stream};
+use crate::driver::{Context, RecordingId, Stream};
 use crate::error::{Error, Misuse, OutOfMemory, Result};
 use crate::memory::sizes::{ALIGNMENT, round_up};
-use crate::tensor::storage::{Hold, Storage};
+use crate::tensor::storage::{Hold, PoolMemory, Storage};
 use crate::tensor::{DType, Layout, Tensor};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The memory of a pool that no tensor holds, as scratch for eager work. While this or a tensor of it lives, the pool's captures can't be replayed and
 /// nothing is recorded: [`Misuse::PoolLent`].
@@ -32,8 +32,23 @@ impl std::fmt::Debug for LeaseHold {
     }
 }
 
+impl PoolMemory for LeaseHold {
+    fn expect_usable(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn expect_whole(&self, _: RecordingId) -> Result<()> {
+        Ok(())
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        self.pool.users.note(stream);
+    }
+}
+
 impl Drop for LeaseHold {
     fn drop(&mut self) {
+        let _memory = self.pool.memory();
         self.pool.availability.set(None);
     }
 }
@@ -57,8 +72,12 @@ impl CapturePool {
         guard.order(stream)?;
         inner.settle()?;
         inner.next_replay();
-        let free = inner.memory().arena.free_ranges();
-        inner.availability.set(Some(Closed::Lent));
+        let free = {
+            // One step, so that no block is taken of what is lent.
+            let memory = inner.memory();
+            inner.availability.set(Some(Closed::Lent));
+            memory.arena.free_ranges()
+        };
         Ok(ScratchLease { hold: Arc::new(LeaseHold { pool: inner.clone() }), free })
     }
 }
@@ -99,7 +118,7 @@ impl ScratchLease {
             bytes,
             context: Some(context),
             recording: None,
-            hold: Hold::Nothing(self.hold.clone()),
+            hold: Hold::View { memory: self.hold.clone(), of: Weak::new() },
         };
         Ok(Tensor::of_storage(storage, dtype, layout))
     }

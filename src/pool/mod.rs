@@ -4,8 +4,10 @@
 //! - `backed_arena` decides where blocks lie and has the memory beneath them: `slabs`, from a `CUmemoryPool` or under reserved addresses; `persistent` is
 //!   what outlives a release of it.
 //! - `block` makes tensors of blocks, which return when these drop; `tracer` makes tensors whose coming and going is traced.
-//! - `replay_lock` orders the replays and recordings of one pool.
+//! - `replay_lock` orders the replays and recordings of one pool; `waits` sees to it that no threads wait for each other's.
 //! - `reclaim` gives memory back in order; `availability` says whether it can be used, and who needs it where it is.
+//! - `mapping` is what needs the memory and holds no block of it; `users` are the streams that a release waits for; `results` says whose latest replay
+//!   failed.
 //! - `suspend` gives it back while captures stay, and takes it again; `lease` lends it to eager work.
 //! - `extension` is what the capture layer keeps with a pool.
 //!
@@ -17,17 +19,24 @@ mod block;
 mod capture_pool;
 mod extension;
 mod lease;
+mod mapping;
 mod options;
 mod persistent;
 mod reclaim;
 mod replay_lock;
+mod results;
 mod shared;
 mod slabs;
 mod suspend;
 pub(crate) mod tracer;
+mod users;
+mod waits;
 
 pub use capture_pool::CapturePool;
 pub use lease::ScratchLease;
+pub(crate) use mapping::MappingHold;
 pub use options::{Backing, PoolOptions, PoolUsage, RestoredContent};
+pub(crate) use reclaim::settle_stubbornly;
 pub(crate) use replay_lock::ReplayGuard;
+pub(crate) use results::Results;
 pub(crate) use shared::{PoolHandle, PoolShared};

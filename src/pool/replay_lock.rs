@@ -1,5 +1,6 @@
 //! The replay lock: recordings and replays of one pool run one after the other, on the host and on the device (L1 to L6).
 
+use super::waits::Waits;
 use crate::driver::stream_order::StreamOrder;
 use crate::driver::{Event, Stream};
 use crate::error::{Misuse, Result};
@@ -46,7 +47,8 @@ impl ReplayLock {
     /// Takes the lock; waits while another thread has it.
     ///
     /// # Errors
-    /// [`Misuse::PoolBusy`] when this thread has it already: waiting would be for ever.
+    /// [`Misuse::PoolBusy`] when this thread has it already, and [`Misuse::PoolsInterlocked`] when whoever has it waits for one that this thread has:
+    /// waiting would be for ever.
     #[inline]
     pub(crate) fn lock(&self) -> Result<ReplayGuard<'_>> {
         let me = thread_number();
@@ -54,7 +56,7 @@ impl ReplayLock {
             if holder == me {
                 return Err(Misuse::PoolBusy.into());
             }
-            self.wait(me);
+            self.wait(me)?;
         }
         Ok(ReplayGuard { lock: self, _thread: std::marker::PhantomData })
     }
@@ -65,7 +67,8 @@ impl ReplayLock {
     }
 
     #[cold]
-    fn wait(&self, me: u64) {
+    fn wait(&self, me: u64) -> Result<()> {
+        let _waits = Waits::begin(me, &self.holder)?;
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         // The number of waiting threads is up before the look at the holder, and the holder gives back before it looks at that number: one of
@@ -75,6 +78,7 @@ impl ReplayLock {
         }
         drop(sleep);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Counts a replay, and gives its number.

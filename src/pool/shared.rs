@@ -3,12 +3,14 @@
 use super::availability::Availability;
 use super::backed_arena::BackedArena;
 use super::extension::ExtensionSlot;
-use super::options::{PoolOptions, RestoredContent};
+use super::options::{Backing, PoolOptions, RestoredContent};
 use super::reclaim::Reclaimer;
 use super::replay_lock::{ReplayGuard, ReplayLock};
+use super::results::Results;
 use super::slabs::SlabSource;
-use crate::driver::{Context, Event, KeepAlive, MemoryPool, Stream, StreamOptions};
-use crate::error::Result;
+use super::users::Users;
+use crate::driver::{Context, Event, MemoryPool, RecordingId, Stream, StreamOptions};
+use crate::error::{Misuse, Result};
 use crate::memory::TracePlan;
 use crate::memory::arena::ArenaUsage;
 use crate::memory::ids::StreamKey;
@@ -28,6 +30,8 @@ pub(crate) struct PoolShared {
     capture_stream: (Stream, StreamKey),
     pub(super) replay_lock: ReplayLock,
     pub(super) availability: Availability,
+    pub(crate) results: Results,
+    pub(super) users: Users,
     pub(super) restored: RestoredContent,
     context: Context,
 }
@@ -49,6 +53,8 @@ impl PoolShared {
             capture_stream: (stream, key),
             replay_lock,
             availability: Availability::default(),
+            results: Results::default(),
+            users: Users::new(options.backing == Backing::ReservedAddresses),
             restored: options.restored,
             context: context.clone(),
         })
@@ -69,11 +75,6 @@ impl PoolShared {
 
     pub(super) fn capture_stream(&self) -> &Stream {
         &self.capture_stream.0
-    }
-
-    /// The key of the capture stream's free blocks.
-    pub(super) fn capture_key(&self) -> StreamKey {
-        self.capture_stream.1
     }
 
     /// The key of a stream's free blocks.
@@ -106,19 +107,22 @@ impl PoolShared {
         self.replay_lock.next_replay()
     }
 
-    /// The number of the latest replay.
-    pub(crate) fn latest_replay(&self) -> u64 {
-        self.replay_lock.latest_replay()
-    }
-
-    /// Keeps the pool's memory from being unmapped.
-    pub(crate) fn retain_mapping(self: &Arc<Self>) -> KeepAlive {
-        self.availability.hold(self.clone())
+    /// Fails where a replay of this number is not the latest.
+    ///
+    /// # Errors
+    /// [`Misuse::OutputsOverwritten`].
+    pub(crate) fn expect_latest(&self, number: u64) -> Result<()> {
+        if self.replay_lock.latest_replay() == number { Ok(()) } else { Err(Misuse::OutputsOverwritten.into()) }
     }
 
     /// Begins a recording, which walks through the plan if it has one.
-    pub(crate) fn begin_recording(&self, plan: Option<&TracePlan>) {
-        self.memory().arena.begin(plan);
+    pub(crate) fn begin_recording(&self, recording: RecordingId, plan: Option<&TracePlan>) {
+        self.memory().begin(recording, plan);
+    }
+
+    /// Blocks of the recording under way whose tensors are there.
+    pub(crate) fn recordings_blocks(&self) -> usize {
+        self.memory().recordings_blocks()
     }
 
     /// Ends it. `whole`: it was not broken off.
@@ -129,7 +133,7 @@ impl PoolShared {
     /// Waits until the slabs that were added are the device's to use. Not while a segment is open.
     pub(crate) fn settle(&self) -> Result<()> {
         let unsettled = self.memory().unsettled();
-        unsettled.map_or(Ok(()), |stream| stream.settle())
+        unsettled.map_or(Ok(()), |stream| stream.settle_work())
     }
 
     /// The number of slabs, to come back to with [`shrink_to`](PoolShared::shrink_to).

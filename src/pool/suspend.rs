@@ -4,7 +4,7 @@ use super::availability::Closed;
 use super::backed_arena::is_out_of_memory;
 use super::capture_pool::CapturePool;
 use super::options::RestoredContent;
-use crate::driver::capture_state;
+use crate::driver::{Stream, capture_state};
 use crate::error::{Error, Misuse, OutOfMemory, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -28,11 +28,12 @@ impl CapturePool {
         self.handle().availability.closed() == Some(Closed::Released)
     }
 
-    /// Waits for the pool's last replay and gives its memory back to the device. Addresses, captures and their execs stay; the content is lost, except
+    /// Waits for the pool's last replay, and for what was enqueued on its tensors through the crate, and gives its memory back to the device. Addresses, captures and their execs stay; the content is lost, except
     /// that of [`persistent`](CapturePool::persistent) tensors. Until [`restore`](CapturePool::restore) replays and recordings fail with
-    /// [`Misuse::PoolReleased`]. Nothing happens when it is released already.
+    /// [`Misuse::PoolReleased`], and so does the use of its tensors. Nothing happens when it is released already.
     ///
-    /// Work of the caller's that reads outputs on other streams must be done.
+    /// Work that the crate doesn't see, a foreign library's on other streams, must be done, or said with
+    /// [`Tensor::record_stream`].
     ///
     /// # Errors
     /// [`Misuse::ReleaseUnsupported`] for a pool without [`Backing::ReservedAddresses`](super::Backing::ReservedAddresses),
@@ -49,15 +50,23 @@ impl CapturePool {
             Some(Closed::Released) => return Ok(()),
             None => {}
         }
-        let mut memory = inner.memory();
-        memory.addresses()?;
-        if let Some(last) = guard.last_stream() {
-            last.settle()?;
+        {
+            let mut memory = inner.memory();
+            memory.addresses()?;
+            // From here on nobody begins to use it.
+            inner.availability.set(Some(Closed::Released));
         }
-        memory.persistents.save(inner.capture_stream())?;
+        let saved = guard.last_stream().map_or(Ok(()), Stream::settle_work).and_then(|()| {
+            inner.users.settle()?;
+            inner.memory().persistents.save(inner.capture_stream())
+        });
+        let mut memory = inner.memory();
+        if let Err(error) = saved {
+            inner.availability.set(None);
+            return Err(error);
+        }
         // Outputs that were not read are gone.
         inner.next_replay();
-        inner.availability.set(Some(Closed::Released));
         memory.addresses()?.unmap()
     }
 
@@ -78,15 +87,20 @@ impl CapturePool {
         }
         let mut memory = inner.memory();
         let usage = memory.arena.usage();
-        memory.addresses()?.map_again().map_err(|error| match error {
-            Error::Call(call) if is_out_of_memory(call) => Error::OutOfMemory(Box::new(OutOfMemory {
-                requested: usage.reserved,
-                in_use: usage.in_use,
-                call: Some(call),
-                ..OutOfMemory::default()
-            })),
-            other => other,
-        })?;
+        if let Err((error, undone)) = memory.addresses()?.map_again() {
+            drop(memory);
+            // A hook for errors of drops may look at the pool.
+            drop(undone);
+            return Err(match error {
+                Error::Call(call) if is_out_of_memory(call) => Error::OutOfMemory(Box::new(OutOfMemory {
+                    requested: usage.reserved,
+                    in_use: usage.in_use,
+                    call: Some(call),
+                    ..OutOfMemory::default()
+                })),
+                other => other,
+            });
+        }
         let stream = inner.capture_stream();
         let put_back = || {
             if inner.restored == RestoredContent::Nan {

@@ -1,8 +1,9 @@
 //! What a batch gave.
 
 use super::spec::{LeadingDim, OutputSpec};
-use crate::driver::Stream;
-use crate::error::{Misuse, Result, TensorError};
+use crate::driver::stream_order::order_after;
+use crate::driver::{Event, Stream};
+use crate::error::{Result, TensorError};
 use crate::pool::CapturePool;
 use crate::tensor::{Element, Tensor};
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ pub struct BatchOutputs<'r> {
     rows: usize,
     bucket: Option<usize>,
     pool: &'r CapturePool,
+    stream: Stream,
     /// The replay's number in the pool. `None` for an eager batch, whose outputs are its own.
     replay: Option<u64>,
 }
@@ -31,10 +33,10 @@ impl<'r> BatchOutputs<'r> {
         rows: usize,
         bucket: usize,
         pool: &'r CapturePool,
-        replay: u64,
+        (stream, replay): (&Stream, u64),
     ) -> BatchOutputs<'r> {
         let outputs = Cow::Borrowed(outputs);
-        BatchOutputs { specs, outputs, rows, bucket: Some(bucket), pool, replay: Some(replay) }
+        BatchOutputs { specs, outputs, rows, bucket: Some(bucket), pool, stream: stream.clone(), replay: Some(replay) }
     }
 
     /// Of a batch that ran eagerly, or did not run for lack of rows.
@@ -43,8 +45,17 @@ impl<'r> BatchOutputs<'r> {
         outputs: Vec<Tensor>,
         rows: usize,
         pool: &'r CapturePool,
+        stream: &Stream,
     ) -> BatchOutputs<'r> {
-        BatchOutputs { specs, outputs: Cow::Owned(outputs), rows, bucket: None, pool, replay: None }
+        BatchOutputs {
+            specs,
+            outputs: Cow::Owned(outputs),
+            rows,
+            bucket: None,
+            pool,
+            stream: stream.clone(),
+            replay: None,
+        }
     }
 
     /// Valid rows.
@@ -72,15 +83,42 @@ impl<'r> BatchOutputs<'r> {
         self.pool
     }
 
+    /// Whether the outputs are still this batch's.
+    ///
+    /// # Errors
+    /// [`Misuse::OutputsOverwritten`](crate::Misuse::OutputsOverwritten) after a later replay of the same pool.
+    pub fn check(&self) -> Result<()> {
+        self.replay.map_or(Ok(()), |number| self.pool.handle().expect_latest(number))
+    }
+
+    /// The stream that the batch ran on.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Makes later work on another stream wait for the batch
+    /// ([`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)): the outputs can be used there.
+    ///
+    /// # Errors
+    /// As for [`check`](BatchOutputs::check); [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch),
+    /// [`Misuse::CaptureInProgress`](crate::Misuse::CaptureInProgress), and what the driver returns.
+    #[doc(alias = "cuStreamWaitEvent")]
+    pub fn wait_on(&self, stream: &Stream) -> Result<()> {
+        self.check()?;
+        if *stream == self.stream {
+            return Ok(());
+        }
+        self.pool.context().expect_same(stream.context(), "stream")?;
+        order_after(stream, &self.stream, &Event::new(self.pool.context())?)
+    }
+
     /// An output, its rows the valid ones. Of a batch that was replayed it is a view of memory that the next batch writes: a clone outlives these
     /// results, what it shows does not.
     ///
     /// # Errors
-    /// [`Misuse::OutputsOverwritten`] after a later replay of the same pool; [`TensorError::OutOfRange`].
+    /// [`Misuse::OutputsOverwritten`](crate::Misuse::OutputsOverwritten) after a later replay of the same pool; [`TensorError::OutOfRange`].
     pub fn tensor(&self, index: usize) -> Result<Tensor> {
-        if self.replay.is_some_and(|number| self.pool.handle().latest_replay() != number) {
-            return Err(Misuse::OutputsOverwritten.into());
-        }
+        self.check()?;
         let (Some(output), Some(spec)) = (self.outputs.get(index), self.specs.get(index)) else {
             return Err(TensorError::OutOfRange { what: "outputs", end: index + 1, length: self.outputs.len() }.into());
         };
@@ -90,11 +128,16 @@ impl<'r> BatchOutputs<'r> {
         })
     }
 
-    /// An output's values in row-major order, after the work that is on the stream. Waits for it.
+    /// An output's values in row-major order, read on any stream of the context: after the batch, and checked again after the copy. Waits for it.
     ///
     /// # Errors
-    /// As for [`tensor`](BatchOutputs::tensor) and [`Tensor::read`].
+    /// As for [`tensor`](BatchOutputs::tensor), [`wait_on`](BatchOutputs::wait_on) and [`Tensor::read`].
     pub fn read<T: Element>(&self, index: usize, stream: &Stream) -> Result<Vec<T>> {
-        self.tensor(index)?.read(stream)
+        let output = self.tensor(index)?;
+        self.wait_on(stream)?;
+        let values = output.read(stream)?;
+        // A replay that began meanwhile may have written while this was copied.
+        self.check()?;
+        Ok(values)
     }
 }

@@ -448,12 +448,12 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             && !self.captures.set().has(bucket.slot)
         {
             match self.capture(stream, bucket, Some(batch)) {
-                Ok(_) => return self.ran_through(batch, bucket),
+                Ok(_) => return self.ran_through(stream, batch, bucket),
                 Err(Failure::OverBudget(error, Some(outputs))) => {
                     log::warn!("bucket {} was captured at its first use and dropped: {error}", bucket.rows);
                     self.agreement.note_failure(error);
                     self.counters.eager(&EagerReason::OverBudget { bucket: bucket.rows }, batch.rows, Some(bucket));
-                    return Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool));
+                    return Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool, stream));
                 }
                 Err(failure) => {
                     let error = failure.into_error();
@@ -468,7 +468,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             Choice::Eager(reason) => {
                 self.counters.eager(&reason, batch.rows, self.dispatch.ladder().find(batch.rows));
                 if reason == EagerReason::NoRows {
-                    return Ok(BatchOutputs::eager(self.forward.outputs(), Vec::new(), 0, &self.pool));
+                    return Ok(BatchOutputs::eager(self.forward.outputs(), Vec::new(), 0, &self.pool, stream));
                 }
                 self.eagerly(stream, batch, batch.rows)
             }
@@ -568,23 +568,28 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let number = active_forward(batch.context, || Ok::<_, Error>(capture.replay_with(stream, options)?.number()))?;
         self.counters.replayed(bucket, batch.rows);
         let (specs, outputs) = (self.forward.outputs(), &captured.outputs);
-        Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, number))
+        Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, (stream, number)))
     }
 
     /// What the batch gave that a bucket's capture was recorded with.
-    fn ran_through(&mut self, batch: &Batch<'_, M::Context>, bucket: Bucket) -> Result<BatchOutputs<'_>> {
+    fn ran_through(
+        &mut self,
+        stream: &Stream,
+        batch: &Batch<'_, M::Context>,
+        bucket: Bucket,
+    ) -> Result<BatchOutputs<'_>> {
         let not_captured = || PrefillError::NotCaptured { bucket: bucket.rows };
         let captured = self.captures.set().get(bucket.slot).ok_or_else(not_captured)?;
         self.counters.replayed(bucket, batch.rows);
         let (specs, outputs, number) = (self.forward.outputs(), &captured.outputs, captured.capture.recorded_as());
-        Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, number))
+        Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, (stream, number)))
     }
 
     /// A checked batch, eagerly with the inputs padded to `padded` rows, for which more than the batch's there is room.
     fn eagerly(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, padded: usize) -> Result<BatchOutputs<'_>> {
         self.make_inputs(stream, padded)?;
         let outputs = self.forward.eagerly(&self.pool, stream, batch, padded)?;
-        Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool))
+        Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool, stream))
     }
 
     /// Makes the static inputs, unless they are there, these rows don't fit, or the runner is off.

@@ -6,16 +6,16 @@ use super::handles::Recorded;
 use super::ids::TaskId;
 use super::ids::{CaptureId, Handle, new_handle};
 use super::state::{Outcome, State};
+use super::threads::ThreadNumber;
 use super::work::Work;
 use crate::sys::{CUresult, CUstream, CUstream_flags_enum, CUstreamCaptureMode};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
-use std::thread::ThreadId;
 
 /// An open capture.
 pub(super) struct Capture {
     pub(super) origin: Handle,
-    thread: ThreadId,
+    thread: ThreadNumber,
     mode: CUstreamCaptureMode,
     pub(super) graph: Handle,
     pub(super) invalidated: bool,
@@ -78,7 +78,7 @@ impl State {
     /// Refuses a call that may disturb a capture (900), and invalidates the captures that forbid it to this thread.
     pub(super) fn unsafe_call(&mut self) -> Outcome {
         use CUstreamCaptureMode as Mode;
-        let (mine, me) = (MODE.get(), std::thread::current().id());
+        let (mine, me) = (MODE.get(), ThreadNumber::current());
         if mine == Mode::CU_STREAM_CAPTURE_MODE_RELAXED {
             return Ok(());
         }
@@ -207,7 +207,7 @@ impl State {
         self.graphs.insert(graph, Graph { nodes: Vec::new(), borrowed: true });
         let capture = Capture {
             origin: stream,
-            thread: std::thread::current().id(),
+            thread: ThreadNumber::current(),
             mode,
             graph,
             invalidated: false,
@@ -229,7 +229,7 @@ impl State {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         let relaxed = capture.mode == CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        let refused = if !relaxed && capture.thread != std::thread::current().id() {
+        let refused = if !relaxed && capture.thread != ThreadNumber::current() {
             Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
         } else if capture.invalidated {
             Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)

@@ -26,6 +26,7 @@ mod ptx;
 mod ref_driver;
 mod state;
 mod tasks;
+mod threads;
 mod work;
 
 pub use crate::kernels::host::HostKernel;

@@ -47,7 +47,7 @@ impl RefDriver {
         // The first of a name is the one that counts.
         let own = crate::kernels::HOST.iter().map(|(name, host)| ((*name).to_owned(), *host));
         let kernels = own.chain(options.kernels.iter().cloned()).collect();
-        let state = Arc::new(Mutex::new(State::new(id, options.clone(), kernels)));
+        let state = Arc::new(Mutex::new(State::new(options.clone(), kernels)));
         Arc::new(RefDriver { id, options, state })
     }
 

@@ -7,11 +7,12 @@ use super::ids::{CaptureId, Handle, TaskId};
 use super::memory::Memory;
 use super::options::Options;
 use super::tasks::Tasks;
+use super::threads::ThreadNumber;
 use super::work::{CopyEnd, Work};
 use crate::kernels::host::HostKernel;
 use crate::sys::CUresult;
 use core::ffi::c_void;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
 /// What a driver call comes to.
@@ -19,12 +20,12 @@ pub(super) type Outcome<T = ()> = Result<T, CUresult>;
 
 /// What exists on a reference driver, what waits to run, and what went wrong.
 pub(super) struct State {
-    /// The number of the driver.
-    pub(super) number: u64,
     pub(super) options: Options,
     pub(super) initialised: bool,
     pub(super) devices: Vec<Device>,
     pub(super) contexts: HashMap<Handle, Context>,
+    /// The current context of each thread that has one.
+    current: HashMap<ThreadNumber, Handle>,
     pub(super) streams: HashMap<Handle, Stream>,
     pub(super) events: HashMap<Handle, Event>,
     pub(super) modules: HashMap<Handle, Module>,
@@ -48,8 +49,6 @@ pub(super) struct State {
 }
 
 thread_local! {
-    /// The current context of each driver on this thread.
-    static CURRENT: RefCell<HashMap<u64, Handle>> = RefCell::new(HashMap::new());
     /// Whether this thread runs a host function of a stream.
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
@@ -60,13 +59,13 @@ pub(super) fn is_in_host_function() -> bool {
 }
 
 impl State {
-    pub(super) fn new(number: u64, options: Options, kernels: HashMap<String, HostKernel>) -> State {
+    pub(super) fn new(options: Options, kernels: HashMap<String, HostKernel>) -> State {
         let device = || Device { used: 0, total: options.device_memory, primary: None, default_pool: None };
         State {
-            number,
             initialised: false,
             devices: (0..options.devices).map(|_| device()).collect(),
             contexts: HashMap::new(),
+            current: HashMap::new(),
             streams: HashMap::new(),
             events: HashMap::new(),
             modules: HashMap::new(),
@@ -96,14 +95,14 @@ impl State {
 
     /// The calling thread's current context of this driver, if any.
     pub(super) fn current_or_none(&self) -> Option<Handle> {
-        CURRENT.with_borrow(|current| current.get(&self.number).copied())
+        self.current.get(&ThreadNumber::current()).copied()
     }
 
-    pub(super) fn set_current(&self, context: Option<Handle>) {
-        CURRENT.with_borrow_mut(|current| match context {
-            Some(context) => current.insert(self.number, context),
-            None => current.remove(&self.number),
-        });
+    pub(super) fn set_current(&mut self, context: Option<Handle>) {
+        match context {
+            Some(context) => self.current.insert(ThreadNumber::current(), context),
+            None => self.current.remove(&ThreadNumber::current()),
+        };
     }
 
     /// The current context, which must be live.

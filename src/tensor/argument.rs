@@ -4,6 +4,7 @@ use super::owned::Tensor;
 use crate::driver::KeepAlive;
 use crate::driver::capture_state::{self, LaunchRecorder};
 use crate::driver::launch_list::MAX_PARAMETERS;
+use crate::driver::operation::{self, Destination};
 use crate::driver::{Kernel, LaunchConfig, Stream};
 use crate::error::{Misuse, Result};
 use core::ffi::c_void;
@@ -75,6 +76,7 @@ impl Kernel {
         for argument in arguments {
             if let Arg::Tensor(tensor) = argument {
                 tensor.expect_on(self.context(), "kernel argument")?;
+                tensor.storage().expect_usable()?;
             }
         }
         self.expect_arguments(arguments)?;
@@ -86,14 +88,14 @@ impl Kernel {
         if listed {
             return Ok(());
         }
-        // SAFETY: as the caller says; the places were checked.
-        unsafe { self.enqueue_arguments(stream, config, arguments)? };
+        let to = self.admit(stream)?;
         for argument in arguments {
             if let Arg::Tensor(tensor) = argument {
-                tensor.keep_in_segment();
+                tensor.used_by(&to, stream);
             }
         }
-        Ok(())
+        // SAFETY: as the caller says; the places were checked.
+        unsafe { self.enqueue_arguments(stream, &to, config, arguments) }
     }
 
     /// Refuses arguments that are not of the parameters' number and sizes, where these are known: the driver would read past a value that is too short.
@@ -117,7 +119,13 @@ impl Kernel {
     ///
     /// # Safety
     /// As for [`launch`](Kernel::launch), with no more than [`MAX_ARGUMENTS`] on the kernel's context.
-    unsafe fn enqueue_arguments(&self, stream: &Stream, config: LaunchConfig, arguments: &[Arg<'_>]) -> Result<()> {
+    unsafe fn enqueue_arguments(
+        &self,
+        stream: &Stream,
+        to: &Destination,
+        config: LaunchConfig,
+        arguments: &[Arg<'_>],
+    ) -> Result<()> {
         // Filled as far as there are arguments.
         let mut addresses = [const { MaybeUninit::<u64>::uninit() }; MAX_ARGUMENTS];
         let mut pointers = [const { MaybeUninit::<*mut c_void>::uninit() }; MAX_ARGUMENTS];
@@ -137,7 +145,7 @@ impl Kernel {
         let pointers =
             unsafe { core::slice::from_raw_parts_mut(pointers.as_mut_ptr().cast::<*mut c_void>(), arguments.len()) };
         // SAFETY: one pointer for each argument, valid through the call, which copies the values; the caller vouches for the rest.
-        unsafe { self.enqueue(stream, config, pointers) }
+        unsafe { self.enqueue(stream, to, config, pointers) }
     }
 }
 
@@ -175,5 +183,62 @@ impl Tensor {
     /// recording's anyway. For code that hands the address to a foreign library; the crate's own launches and copies do it.
     pub fn keep_in_segment(&self) {
         capture_state::keep_in_segment(self.storage().recording, || -> KeepAlive { self.storage().clone() });
+    }
+
+    /// Says that work on a stream uses this tensor, where the crate does not see it: a foreign library's. In a segment it is kept as
+    /// [`keep_in_segment`](Tensor::keep_in_segment) does, from whatever thread; and on a side stream its memory does not serve another tensor before that
+    /// stream has been joined. Elsewhere, memory that returns in the order of another stream returns after what is on this one by then.
+    ///
+    /// # Errors
+    /// [`Misuse::ContextMismatch`], [`Misuse::OutsideTheCapture`], [`TensorError::Location`](crate::TensorError::Location) for a host tensor.
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::driver::{Device, Event, Stream};
+    /// # use breakable_cuda_graph::{CapturePool, DType, Driver, eager};
+    /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+    /// # let (stream, pool) = (Stream::new(&context)?, CapturePool::new(&context)?);
+    /// let (side, fork) = (Stream::new(&context)?, Event::new(&context)?);
+    /// eager(&pool, &stream, |scope| {
+    ///     let scratch = scope.empty(DType::F32, &[64])?;
+    ///     fork.record(&scope.stream()?)?;
+    ///     side.wait(&fork)?;
+    ///     // A library's call on `side` that uses the scratch, and then:
+    ///     scratch.record_stream(&side)
+    /// })?;
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
+    #[doc(alias = "recordStream")]
+    pub fn record_stream(&self, stream: &Stream) -> Result<()> {
+        self.expect_on(stream.context(), "tensor")?;
+        self.storage().expect_usable()?;
+        let to = operation::admit(stream.context(), stream.as_raw(), "work on a tensor")?;
+        self.used_by(&to, stream);
+        if let Destination::Capture(capture) = &to {
+            capture.used_on(stream.as_raw(), self.storage().clone());
+        }
+        Ok(())
+    }
+
+    /// An operation that goes there uses the tensor, on this stream.
+    #[inline]
+    pub(crate) fn used_by(&self, to: &Destination, stream: &Stream) {
+        let storage = self.storage();
+        match to {
+            Destination::Device => storage.used_on(stream),
+            Destination::Capture(_) => to.keep_unless_own(storage.recording, || -> KeepAlive { storage.clone() }),
+        }
+    }
+
+    /// An operation of the crate's that is about to be enqueued on the stream uses the tensor.
+    ///
+    /// # Errors
+    /// [`Misuse::OutsideTheCapture`].
+    pub(crate) fn used_in(&self, stream: &Stream, what: &'static str) -> Result<()> {
+        let storage = self.storage();
+        storage.expect_usable()?;
+        if !capture_state::keep_if_listed(stream.as_raw(), storage.recording, || -> KeepAlive { storage.clone() }) {
+            self.used_by(&operation::admit(stream.context(), stream.as_raw(), what)?, stream);
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::dtype::{DType, Element};
 use super::layout::Layout;
-use super::storage::{Hold, Storage};
+use super::storage::{Hold, PoolMemory, Storage};
 use crate::driver::{Context, DeviceBuffer, capture_state};
 use crate::error::{Error, Misuse, Result, TensorError};
 use std::fmt;
@@ -119,9 +119,9 @@ impl Tensor {
     }
 
     /// A view that does not hold the block of a capture pool that the tensor lies in, only the pool. Other tensors are cloned.
-    pub(crate) fn unheld(&self, keep: Arc<dyn std::any::Any + Send + Sync>) -> Tensor {
+    pub(crate) fn unheld(&self, memory: Arc<dyn PoolMemory>) -> Tensor {
         match self.storage.hold {
-            Hold::Block(_) => Tensor { storage: Arc::new(self.storage.unheld(keep)), ..self.clone() },
+            Hold::Block(_) => Tensor { storage: Arc::new(self.storage.unheld(memory)), ..self.clone() },
             _ => self.clone(),
         }
     }

@@ -42,7 +42,7 @@ where
             batch = kernels::ScrubBatch::new(rows);
             batch.add(&place);
         }
-        tensor.keep_in_segment();
+        tensor.used_in(stream, "a scrub")?;
     }
     launch_scrub(stream, &batch)
 }
@@ -85,11 +85,10 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
     result.expect_on(stream.context(), "break's result")?;
     handoff.expect_on(stream.context(), "handoff")?;
     let library = stream.context().builtin_kernels()?;
+    result.used_in(stream, "a landing")?;
+    handoff.used_in(stream, "a landing")?;
     // SAFETY: the parameters describe live tensors of the stream's context.
-    unsafe { library.land(stream, &launch)? };
-    result.keep_in_segment();
-    handoff.keep_in_segment();
-    Ok(())
+    unsafe { library.land(stream, &launch) }
 }
 
 /// Whether a result fits its handoff: the same element type and trailing shape, and no more rows.

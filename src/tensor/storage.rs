@@ -1,9 +1,9 @@
 //! Where a tensor's bytes lie, and who gives them back.
 
-use crate::driver::{Context, DeviceBuffer, Event, RecordingId};
+use crate::driver::{Context, DeviceBuffer, Event, RecordingId, Stream};
 use crate::error::Result;
-use std::any::Any;
 use std::fmt;
+use std::sync::{Arc, Weak};
 
 /// The bytes behind a tensor and all its views. Given back when the last of them is gone.
 pub(crate) struct Storage {
@@ -22,13 +22,25 @@ pub(crate) enum Hold {
     /// A buffer of its own.
     Buffer(DeviceBuffer),
     /// A block of a capture pool, which returns to it when this drops.
-    Block(#[allow(dead_code)] Box<dyn Any + Send + Sync>),
+    Block(Box<dyn PoolMemory>),
     /// A buffer of its own that stands for a block of a capture pool in a trace, which this tells of its return.
     Traced(DeviceBuffer, Box<dyn TraceObserver>),
-    /// Nothing: the memory is somebody else's, which this keeps from being unmapped at least.
-    Nothing(#[allow(dead_code)] std::sync::Arc<dyn Any + Send + Sync>),
+    /// Nothing: the memory is somebody else's, which this keeps from being unmapped at least. `of`: what holds the block, if something still does.
+    View { memory: Arc<dyn PoolMemory>, of: Weak<Storage> },
     /// Host bytes, aligned for every element type.
     Host(#[allow(dead_code)] Box<[u64]>),
+}
+
+/// A tensor's way to the capture pool that its memory is part of.
+pub(crate) trait PoolMemory: Send + Sync {
+    /// Fails where the memory is not there, or not for this.
+    fn expect_usable(&self) -> Result<()>;
+
+    /// Fails where what is in it is not what the recording's latest replay should have left there.
+    fn expect_whole(&self, recording: RecordingId) -> Result<()>;
+
+    /// Work on this stream uses the memory.
+    fn used_on(&self, stream: &Stream);
 }
 
 /// Tells a trace of a tensor's end by being dropped.
@@ -46,7 +58,7 @@ impl fmt::Debug for Storage {
             Hold::Buffer(_) => "buffer",
             Hold::Block(_) => "pool block",
             Hold::Traced(..) => "traced buffer",
-            Hold::Nothing(_) => "not owned",
+            Hold::View { .. } => "not owned",
             Hold::Host(_) => "host",
         };
         f.debug_struct("Storage")
@@ -69,21 +81,63 @@ impl Storage {
     }
 
     /// The same bytes without their block, which may be given back: only the memory is kept from being unmapped.
-    pub(crate) fn unheld(&self, keep: std::sync::Arc<dyn Any + Send + Sync>) -> Storage {
+    pub(crate) fn unheld(self: &Arc<Self>, memory: Arc<dyn PoolMemory>) -> Storage {
         Storage {
             address: self.address,
             bytes: self.bytes,
             context: self.context.clone(),
             recording: self.recording,
-            hold: Hold::Nothing(keep),
+            hold: Hold::View { memory, of: self.downgrade() },
         }
     }
 
-    /// Makes the memory's return wait for the event, where it would happen in the order of some stream.
-    pub(crate) fn return_after(&self, event: &Event) -> Result<()> {
+    /// What holds the block, weakly: a view of it holds nothing that a reference could come back to.
+    pub(crate) fn downgrade(self: &Arc<Self>) -> Weak<Storage> {
         match &self.hold {
-            Hold::Buffer(buffer) | Hold::Traced(buffer, _) => buffer.return_after(event),
+            Hold::View { of, .. } => of.clone(),
+            _ => Arc::downgrade(self),
+        }
+    }
+
+    fn pool_memory(&self) -> Option<&dyn PoolMemory> {
+        match &self.hold {
+            Hold::Block(memory) => Some(&**memory),
+            Hold::View { memory, .. } => Some(&**memory),
+            _ => None,
+        }
+    }
+
+    /// Fails where the memory is a capture pool's and can't be used now.
+    #[inline]
+    pub(crate) fn expect_usable(&self) -> Result<()> {
+        self.pool_memory().map_or(Ok(()), PoolMemory::expect_usable)
+    }
+
+    /// Fails where the memory can't be read now, or the latest replay of the recording that it was taken in has failed.
+    pub(crate) fn expect_readable(&self) -> Result<()> {
+        self.expect_usable()?;
+        match (self.pool_memory(), self.recording) {
+            (Some(memory), Some(recording)) => memory.expect_whole(recording),
             _ => Ok(()),
+        }
+    }
+
+    /// Work on this stream uses the memory.
+    #[inline]
+    pub(crate) fn used_on(&self, stream: &Stream) {
+        match &self.hold {
+            Hold::Buffer(buffer) | Hold::Traced(buffer, _) => buffer.used_on(stream),
+            Hold::Block(memory) => memory.used_on(stream),
+            Hold::View { memory, .. } => memory.used_on(stream),
+            Hold::Host(_) => {}
+        }
+    }
+
+    /// Makes the memory's return wait for the event, where it happens in the order of a stream of the crate's: `false` where it does not.
+    pub(crate) fn returns_after(&self, event: &Event) -> Result<bool> {
+        match &self.hold {
+            Hold::Buffer(buffer) | Hold::Traced(buffer, _) => buffer.returns_after(event),
+            _ => Ok(false),
         }
     }
 }

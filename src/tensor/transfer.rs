@@ -39,6 +39,8 @@ impl Tensor {
             let expected = format!("a contiguous tensor of {} elements", values.len());
             return Err(TensorError::Shape { what: "write", expected, got: Box::new(*self.layout()) }.into());
         }
+        self.storage().expect_usable()?;
+        self.storage().used_on(stream);
         // SAFETY: the tensor's storage is live and reaches as far as its layout, checked when it was made.
         unsafe { stream.copy_host_to_device(self.address(), bytes_of(values)) }
     }
@@ -46,13 +48,17 @@ impl Tensor {
     /// All elements in row-major order, after the work that is on the stream. Waits for it.
     ///
     /// # Errors
-    /// [`TensorError::DType`], [`Misuse::HostMemoryInSegment`](crate::Misuse::HostMemoryInSegment) while a segment is open, and what the driver returns.
+    /// [`TensorError::DType`], [`Misuse::HostMemoryInSegment`](crate::Misuse::HostMemoryInSegment) while a segment is open,
+    /// [`Misuse::PoolReleased`](crate::Misuse::PoolReleased), [`Misuse::ReplayFailed`](crate::Misuse::ReplayFailed) for a result of a capture whose latest
+    /// replay failed, and what the driver returns.
     pub fn read<T: Element>(&self, stream: &Stream) -> Result<Vec<T>> {
         self.expect_dtype::<T>("read")?;
         let mut span = Vec::new();
         match self.place() {
             Location::Device => {
                 self.device_context("the tensor to read")?.expect_same(stream.context(), "stream")?;
+                self.storage().expect_readable()?;
+                self.storage().used_on(stream);
                 // SAFETY: every bit pattern is a value of an element, zeros too.
                 span.resize(self.layout().extent(), unsafe { core::mem::zeroed::<T>() });
                 // SAFETY: the storage is live and reaches as far as the layout.
@@ -86,10 +92,9 @@ impl Tensor {
             }
             .into());
         }
+        self.used_in(stream, "a memset")?;
         // SAFETY: the storage is live and reaches as far as the layout; a segment keeps it.
-        unsafe { stream.fill_bytes(self.address(), value, self.extent_bytes())? };
-        self.keep_in_segment();
-        Ok(())
+        unsafe { stream.fill_bytes(self.address(), value, self.extent_bytes()) }
     }
 
     /// Copies another device tensor's values into this one, in the stream's order, by the crate's own kernel: both of one shape and element type, with
@@ -115,6 +120,7 @@ impl Tensor {
             return Err(TensorError::Shape { what: "copy", expected, got: Box::new(*source.layout()) }.into());
         }
         source.expect_on(stream.context(), "the tensor to copy")?;
+        source.storage().expect_readable()?;
         self.expect_on(stream.context(), "the tensor to copy to")?;
         land(stream, source, self, None)
     }

@@ -6,7 +6,7 @@ use super::owned::{Location, Tensor};
 use super::storage::Storage;
 use crate::error::{Error, Misuse, Result};
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 /// A tensor's place without its ownership: the block behind it returns to its pool as if this did not exist. It carries the block's identity,
 /// so a reference to a block that was given back is [`Misuse::StaleReference`] and never another tensor's bytes.
@@ -118,7 +118,7 @@ impl Tensor {
     /// A weak reference to this tensor.
     pub fn downgrade(&self) -> WeakTensor {
         WeakTensor {
-            storage: Arc::downgrade(self.storage()),
+            storage: self.storage().downgrade(),
             address: self.address(),
             offset: self.offset(),
             dtype: self.dtype(),

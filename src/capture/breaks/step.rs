@@ -3,6 +3,7 @@
 use super::options::BreakOptions;
 use super::view::Break;
 use crate::driver::Stream;
+use crate::driver::live_break::{self, LiveBreakGuard};
 use crate::error::{Error, Misuse, Result};
 use crate::tensor::Tensor;
 use crate::tensor::padding::land;
@@ -19,6 +20,15 @@ pub(crate) struct BreakStep<'env> {
     /// Held weakly where this recording's own segments write them anew, and strongly otherwise.
     pub(crate) inputs: Box<[Option<Tensor>]>,
     pub(crate) handoffs: Box<[Tensor]>,
+}
+
+/// Refuses a break that has drawn a stream in and not joined it (rule 51).
+#[inline]
+pub(crate) fn expect_joined(sides: &LiveBreakGuard) -> Result<()> {
+    match sides.unjoined() {
+        None => Ok(()),
+        Some(stream) => Err(Misuse::UnjoinedInBreak { stream: stream as usize }.into()),
+    }
 }
 
 impl BreakStep<'_> {
@@ -43,11 +53,13 @@ impl BreakStep<'_> {
         let BreakStep { options, operation, inputs, handoffs, .. } = self;
         let valid_in_handoff = scrub_from.filter(|_| options.leading_dimension_is_rows);
         let this = Break::new(&options.name, stream, inputs, handoffs, valid_rows);
+        let sides = live_break::enter(stream.as_raw());
         let expected = handoffs.len();
         let got = operation(&this, &mut |index, result| match handoffs.get(index) {
             Some(handoff) => land(stream, &result, handoff, valid_in_handoff),
             None => Err(Misuse::OutputCount { expected, got: index + 1 }.into()),
         })?;
+        expect_joined(&sides)?;
         if got == expected { Ok(()) } else { Err(Misuse::OutputCount { expected, got }.into()) }
     }
 }

@@ -114,7 +114,8 @@ impl<'env> Composite<'env> {
         let mut replaced = Vec::new();
         patched(&mut parts).for_each(|part| part.adopt(&mut replaced));
         let body_stream = pool_execs.body_stream(pool.context(), stream)?;
-        let (body_state, stats) = (CaptureState::new(body_stream.as_raw(), recording), PatchStats::default());
+        let (body_state, stats) =
+            (CaptureState::new(body_stream.as_raw(), recording, part::first_segment(&parts)), PatchStats::default());
         Ok(Composite { parts, execs, body_stream, body_state, shared, options, place, stats, replaced })
     }
 
@@ -190,7 +191,7 @@ impl<'env> Composite<'env> {
                     }
                 }
                 Part::Patched(patched) => {
-                    patched.step.run(stream, valid_rows).map_err(|error| patched.step.failed(error))?;
+                    patched.run_live(stream, valid_rows)?;
                 }
             }
         }

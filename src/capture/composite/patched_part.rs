@@ -142,6 +142,11 @@ impl<'env> PatchedPart<'env> {
 
     /// Runs the operation.
     fn run(&mut self, with: BodyParams<'_>) -> Result<()> {
+        let _active = self.scratch.activate();
+        if self.scratch.is_held(1) {
+            // A workspace that the operation keeps, say. With other temporaries it can run as it is.
+            return Err(SCRATCH_IS_HELD);
+        }
         self.scratch.reset();
         let ran = {
             let frame = Frame {
@@ -155,6 +160,12 @@ impl<'env> PatchedPart<'env> {
             self.step.run_scrubbed(with.stream, with.valid_rows, with.scrub_from)
         };
         self.scratch.exceeded().map_or(ran, Err)
+    }
+
+    /// Runs the operation live, with ordinary temporaries.
+    pub(super) fn run_live(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
+        let _active = self.scratch.activate();
+        self.step.run(stream, valid_rows).map_err(|error| self.step.failed(error))
     }
 
     /// `ran`: what the operation returned; `closed`: what ending its capture did.
@@ -194,6 +205,9 @@ impl<'env> PatchedPart<'env> {
     }
 }
 
+/// A tensor of the scratch is still held: nothing of it is given out until that is gone.
+const SCRATCH_IS_HELD: Error = Error::ScratchExceeded { requested: 0, left: 0 };
+
 /// Whether the operation did what only a live break may do.
 fn is_for_live_breaks(error: &Error) -> bool {
     match error {
@@ -207,6 +221,7 @@ fn is_for_live_breaks(error: &Error) -> bool {
             | Misuse::EventFromSegment
             | Misuse::UnjoinedWork { .. }
             | Misuse::NestedCapture
+            | Misuse::OutsideTheCapture { .. }
             | Misuse::ReplayWhileRecording,
         ) => true,
         Error::Call(call) => is_of_captures(call.code()),

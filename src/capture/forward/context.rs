@@ -31,19 +31,20 @@ pub fn active_forward<T: Any, R>(context: &T, call: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {
         fn drop(&mut self) {
-            CONTEXTS.with_borrow_mut(|contexts| contexts.truncate(self.0));
+            let _ = CONTEXTS.try_with(|contexts| contexts.borrow_mut().truncate(self.0));
         }
     }
     let published = Published { type_id: TypeId::of::<T>(), context: (&raw const *context).cast() };
-    let _restore = CONTEXTS.with_borrow_mut(|contexts| {
+    // Where the thread is ending and has taken its contexts down, none is found.
+    let _restore = CONTEXTS.try_with(|contexts| {
+        let mut contexts = contexts.borrow_mut();
         contexts.push(published);
         Restore(contexts.len() - 1)
     });
     call()
 }
 
-/// Hands the innermost published forward context of this type to `look`, or `None` where there is none. It reads whatever is published, everywhere: what a
-/// segment or an inline break makes of it is the same in all replays, which [`Break::forward_ctx`](crate::Break::forward_ctx) refuses.
+/// Hands the innermost published forward context of this type to `look`, or `None` where there is none.
 pub fn current_forward_ctx<T: Any, R>(look: impl FnOnce(Option<&T>) -> R) -> R {
     let found = find::<T>(usize::MAX);
     // SAFETY: the entry was made from a `&T` that is borrowed until the entry is off the stack, and `look` returns before that.
@@ -52,13 +53,15 @@ pub fn current_forward_ctx<T: Any, R>(look: impl FnOnce(Option<&T>) -> R) -> R {
 
 /// How many contexts are published: those outlive whatever begins now.
 pub(crate) fn depth() -> usize {
-    CONTEXTS.with_borrow(Vec::len)
+    CONTEXTS.try_with(|contexts| contexts.borrow().len()).unwrap_or(0)
 }
 
 /// The innermost published context of the type among the first `depth`.
 pub(crate) fn find<T: Any>(depth: usize) -> Option<*const T> {
-    CONTEXTS.with_borrow(|contexts| {
+    let found = CONTEXTS.try_with(|contexts| {
+        let contexts = contexts.borrow();
         let contexts = &contexts[..depth.min(contexts.len())];
         contexts.iter().rev().find(|entry| entry.type_id == TypeId::of::<T>()).map(|entry| entry.context.cast())
-    })
+    });
+    found.ok().flatten()
 }

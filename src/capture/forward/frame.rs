@@ -39,36 +39,39 @@ pub(crate) struct FrameGuard {
 
 /// Makes a frame the innermost.
 pub(crate) fn enter(frame: Frame) -> FrameGuard {
-    FRAMES.with_borrow_mut(|frames| frames.push(frame));
+    // Where the thread is ending and has taken its frames down, what runs finds none.
+    let _ = FRAMES.try_with(|frames| frames.borrow_mut().push(frame));
     FrameGuard { _thread: PhantomData }
 }
 
 impl Drop for FrameGuard {
     fn drop(&mut self) {
         // The frame's handles drop after the borrow has ended: their drops may look at frames.
-        let frame = FRAMES.with_borrow_mut(Vec::pop);
+        let frame = FRAMES.try_with(|frames| frames.borrow_mut().pop());
         drop(frame);
     }
 }
 
 /// Looks at the innermost frame.
 fn innermost<R>(look: impl FnOnce(&Frame) -> R) -> Result<R> {
-    FRAMES.with_borrow(|frames| frames.last().map(look)).ok_or_else(|| Misuse::NoForward.into())
+    let found = FRAMES.try_with(|frames| frames.borrow().last().map(look));
+    found.ok().flatten().ok_or_else(|| Misuse::NoForward.into())
 }
 
 /// What records on this thread now: nothing in breaks.
 pub(crate) fn recorder() -> Option<RecorderAddress> {
-    FRAMES.with_borrow(|frames| frames.last()?.recorder)
+    FRAMES.try_with(|frames| frames.borrow().last()?.recorder).ok().flatten()
 }
 
 /// What the eager forward that runs on this thread was told of padding.
 pub(crate) fn padding() -> EagerOptions {
-    FRAMES.with_borrow(|frames| frames.last().map(|frame| frame.padding)).unwrap_or_default()
+    let found = FRAMES.try_with(|frames| frames.borrow().last().map(|frame| frame.padding));
+    found.ok().flatten().unwrap_or_default()
 }
 
 /// Whether a recording is under way on this thread, breaks of it counted in.
 pub(crate) fn is_recording() -> bool {
-    FRAMES.with_borrow(|frames| frames.iter().any(|frame| frame.recorder.is_some()))
+    FRAMES.try_with(|frames| frames.borrow().iter().any(|frame| frame.recorder.is_some())).unwrap_or(false)
 }
 
 /// Whether a segment is open on this thread: true in a recording's forward; false in its breaks, in a replay and elsewhere.

@@ -1,12 +1,14 @@
 //! Where the temporaries of patched breaks lie: at the same addresses on every replay.
 
-use crate::driver::{Context, KeepAlive, RecordingId};
-use crate::error::{Error, Result};
+use crate::driver::{Context, RecordingId, Stream};
+use crate::error::{Error, Misuse, Result};
 use crate::memory::sizes::{ALIGNMENT, round_up};
-use crate::tensor::storage::{Hold, Storage};
+use crate::pool::MappingHold;
+use crate::tensor::storage::{Hold, PoolMemory, Storage};
 use crate::tensor::{DType, Layout, Tensor};
-use std::sync::Arc;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// A region of the capture pool for one break, as large as its temporaries were together when it was captured. Temporaries lie one behind the other.
 /// The block is not held: the region is used between the break's inputs and its handoffs, and belongs to others before and after.
@@ -19,7 +21,39 @@ pub(crate) struct Scratch {
     context: Context,
     recording: RecordingId,
     /// Keeps the pool's memory mapped.
-    _pool: KeepAlive,
+    pool: Arc<MappingHold>,
+}
+
+thread_local! {
+    /// The scratch of the patched break that runs on this thread, or null.
+    static ACTIVE: Cell<*const Scratch> = const { Cell::new(core::ptr::null()) };
+}
+
+/// A scratch is the running break's until this drops.
+pub(crate) struct ActiveScratch {
+    around: *const Scratch,
+}
+
+impl Drop for ActiveScratch {
+    fn drop(&mut self) {
+        ACTIVE.set(self.around);
+    }
+}
+
+impl PoolMemory for Scratch {
+    /// Outside its break the memory is others'.
+    fn expect_usable(&self) -> Result<()> {
+        self.pool.expect_usable()?;
+        if ACTIVE.get() == core::ptr::from_ref(self) { Ok(()) } else { Err(Misuse::ScratchOutsideItsBreak.into()) }
+    }
+
+    fn expect_whole(&self, _: RecordingId) -> Result<()> {
+        Ok(())
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        self.pool.used_on(stream);
+    }
 }
 
 impl Scratch {
@@ -28,7 +62,7 @@ impl Scratch {
         region: Option<&Tensor>,
         context: &Context,
         recording: RecordingId,
-        pool: KeepAlive,
+        pool: Arc<MappingHold>,
     ) -> Arc<Scratch> {
         Arc::new(Scratch {
             address: region.map_or(0, Tensor::address),
@@ -37,8 +71,18 @@ impl Scratch {
             exceeded: AtomicUsize::new(0),
             context: context.clone(),
             recording,
-            _pool: pool,
+            pool,
         })
+    }
+
+    /// Its break runs on this thread until the result drops.
+    pub(crate) fn activate(self: &Arc<Self>) -> ActiveScratch {
+        ActiveScratch { around: ACTIVE.replace(Arc::as_ptr(self)) }
+    }
+
+    /// Whether a tensor of an earlier run is still held, whose place is not to be given out again. `known`: references to it that are no tensor's.
+    pub(crate) fn is_held(self: &Arc<Self>, known: usize) -> bool {
+        Arc::strong_count(self) > known
     }
 
     /// Begins anew.
@@ -71,7 +115,7 @@ impl Scratch {
             bytes,
             context: Some(self.context.clone()),
             recording: Some(self.recording),
-            hold: Hold::Nothing(self.clone()),
+            hold: Hold::View { memory: self.clone(), of: Weak::new() },
         };
         Ok(Tensor::of_storage(storage, dtype, layout))
     }

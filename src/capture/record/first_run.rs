@@ -3,7 +3,7 @@
 use super::recorder::{Next, Recorder};
 use crate::capture::breaks::options::{BreakKind, BreakOptions};
 use crate::capture::breaks::outputs::Outputs;
-use crate::capture::breaks::step::{BreakStep, Operation};
+use crate::capture::breaks::step::{BreakStep, Operation, expect_joined};
 use crate::capture::breaks::view::Break;
 use crate::capture::composite::PoolExecs;
 use crate::capture::composite::patched_part::{BodyParams, PatchedPart};
@@ -12,6 +12,7 @@ use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::{self, Scratch};
 use crate::capture::options::EagerOptions;
 use crate::driver::capture_state::CaptureState;
+use crate::driver::live_break;
 use crate::error::{Error, Misuse, Result, TensorError};
 use crate::memory::Role;
 use crate::pool::tracer::Tracer;
@@ -89,6 +90,7 @@ impl<'env> Recorder<'env> {
         let handoffs = into.map_or(&[][..], std::slice::from_ref);
         let this = Break::new(&options.name, &self.stream, inputs, handoffs, self.valid_rows);
         let valid_in_handoff = self.valid_rows.filter(|_| options.leading_dimension_is_rows);
+        let sides = live_break::enter(self.stream.as_raw());
         let mut outputs = Vec::new();
         operation(&this)?.visit(&mut |index, result| {
             let handoff = match into {
@@ -111,6 +113,7 @@ impl<'env> Recorder<'env> {
             outputs.push(handoff);
             Ok(())
         })?;
+        expect_joined(&sides)?;
         match into {
             Some(_) if outputs.is_empty() => Err(Misuse::OutputCount { expected: 1, got: 0 }.into()),
             _ => Ok(outputs),
@@ -138,7 +141,7 @@ impl<'env> Recorder<'env> {
         let scratch = Scratch::new(region, self.stream.context(), self.id, self.pool.retain_mapping());
         let (name, index) = (step.options.name.to_string(), step.index);
         let mut part = PatchedPart::new(step, scratch);
-        let state = CaptureState::new(body_stream.as_raw(), self.id);
+        let state = CaptureState::new(body_stream.as_raw(), self.id, self.next_segment());
         // No row is scrubbed: the body that scrubs is recorded by the first replay that has padding.
         let (valid_rows, scrub_from, pool) = (self.valid_rows, None, &self.pool);
         let with = BodyParams { stream: &body_stream, state: &state, valid_rows, scrub_from, pool };

@@ -97,7 +97,7 @@ impl<'env> Recorder<'env> {
             pool: pool.clone(),
             stream: stream.clone(),
             allocator,
-            valid_rows: options.told_rows(),
+            valid_rows: options.valid_rows,
             execution: options.execution,
             composites: CompositeOptions { graph, priority },
             building: RefCell::default(),
@@ -137,7 +137,8 @@ impl<'env> Recorder<'env> {
         if self.tracer().is_some() {
             return Ok(());
         }
-        let segment = OpenCapture::segment(&self.stream, self.composites.graph.mode, self.id)?;
+        let place = self.building.borrow().program.segments;
+        let segment = OpenCapture::segment(&self.stream, self.composites.graph.mode, self.id, place)?;
         self.building.borrow_mut().segment = Some(segment);
         Ok(())
     }
@@ -169,13 +170,15 @@ impl<'env> Recorder<'env> {
                 return Err(failed.into());
             }
         };
+        let mut nodes = captured.graph.node_counts()?;
+        let all = captured.expect_all(&nodes);
         {
             let mut building = self.building.borrow_mut();
             building.operations = captured.operations;
             building.program.kept.extend(captured.kept);
         }
+        all?;
         let mut graph = captured.graph;
-        let mut nodes = graph.node_counts()?;
         if nodes.memory > 0 {
             return Err(Misuse::MemoryNodes { count: nodes.memory }.into());
         }
@@ -221,6 +224,11 @@ impl<'env> Recorder<'env> {
             }
         }
         Ok(())
+    }
+
+    /// The place of the next segment among the recording's segments.
+    pub(super) fn next_segment(&self) -> usize {
+        self.building.borrow().program.segments
     }
 
     /// The place of the next break among the recording's breaks.
@@ -271,23 +279,45 @@ impl<'env> Recorder<'env> {
         Ok(std::mem::take(&mut self.building.borrow_mut().program))
     }
 
-    /// Discards everything: ends an open segment, destroys what was made. Returns what failed in doing so.
-    pub(super) fn discard(&self) -> Option<CallError> {
-        let (segment, made) = {
+    /// Ends the open segment, if there is one, of a recording that is lost. Returns what failed in doing so.
+    pub(super) fn end_open_segment(&self) -> Option<CallError> {
+        let segment = {
             let mut building = self.building.borrow_mut();
             building.failed = true;
-            (building.segment.take(), (std::mem::take(&mut building.program), std::mem::take(&mut building.parts)))
+            building.segment.take()
         };
-        let failed = segment.and_then(|segment| segment.close().err());
-        if let Some(failed) = failed {
-            self.building.borrow_mut().operations = failed.operations;
-        }
-        drop(made);
-        failed.map(|failed| failed.end)
+        let failed = match segment?.close() {
+            Ok(captured) => {
+                self.building.borrow_mut().program.kept.extend(captured.kept);
+                return None;
+            }
+            Err(failed) => failed,
+        };
+        self.building.borrow_mut().operations = failed.operations;
+        Some(failed.end)
+    }
+
+    fn take_made(&self) -> (Program<'env>, Vec<Part<'env>>) {
+        let mut building = self.building.borrow_mut();
+        (std::mem::take(&mut building.program), std::mem::take(&mut building.parts))
+    }
+
+    /// Destroys what was made. Nothing of it runs any more.
+    pub(super) fn discard(&self) {
+        let (mut program, parts) = self.take_made();
+        let kept = program.take_kept();
+        program.steps.clear();
+        drop(parts);
+        drop(kept);
+    }
+
+    /// Gives up what was made, which may still run.
+    pub(super) fn leak(&self) {
+        std::mem::forget(self.take_made());
     }
 
     /// Where the recording is.
-    pub(crate) fn position(&self) -> Position {
+    pub(super) fn position(&self) -> Position {
         let building = self.building.borrow();
         let open = building.segment.as_ref().map(OpenCapture::operations);
         Position { segment: building.program.segments, operation: open.unwrap_or(building.operations) }

@@ -5,9 +5,9 @@ use crate::capture::forward::frame::{self, FrameGuard};
 use crate::capture::options::CaptureOptions;
 use crate::capture::program::Program;
 use crate::driver::stream_order::order_after;
-use crate::driver::{Event, KeepAlive, Stream};
+use crate::driver::{Event, RecordingId, Stream};
 use crate::error::{CaptureError, Error, Misuse, PoolBytes, Result};
-use crate::pool::{PoolHandle, ReplayGuard};
+use crate::pool::{PoolHandle, ReplayGuard, settle_stubbornly};
 use crate::sys::{CUresult, CallError, first_failure};
 
 /// A recording under way, which holds the pool's replay lock. It is undone when this drops before it has ended well: on errors, and when the forward
@@ -48,7 +48,7 @@ impl<'p, 'env> Session<'p, 'env> {
         // Its breaks write the pool's memory, and its segments too if they run.
         let number = pool.next_replay();
         first_failure::clear();
-        pool.begin_recording(options.plan.as_ref());
+        pool.begin_recording(recorder.id, options.plan.as_ref());
         let slabs = pool.slab_count();
         Ok(Session { frame: None, recorder, pool, lock: Some(lock), join, number, slabs, ended_well: false })
     }
@@ -67,14 +67,17 @@ impl<'p, 'env> Session<'p, 'env> {
         &self.recorder
     }
 
-    /// Ends the recording: the caller's stream comes after it. Gives its program, and what keeps the pool's memory mapped for it.
-    pub(crate) fn end(&mut self, caller: &Stream) -> Result<(Program<'env>, KeepAlive)> {
+    /// Ends the recording: the caller's stream comes after it. Gives its program, and its name.
+    pub(crate) fn end(&mut self, caller: &Stream) -> Result<(Program<'env>, RecordingId)> {
         let program = self.recorder.finish()?;
+        if program.nodes.total() == 0 && program.breaks == 0 && self.pool.recordings_blocks() > 0 {
+            return Err(Misuse::NothingRecorded.into());
+        }
         self.frame = None;
         order_after(caller, &self.recorder.stream, &self.join)?;
         self.ended_well = true;
         self.pool.end_recording(true);
-        Ok((program, self.pool.retain_mapping()))
+        Ok((program, self.recorder.id))
     }
 
     /// Undoes the recording and says why it failed.
@@ -107,8 +110,16 @@ impl<'p, 'env> Session<'p, 'env> {
 
     fn undo(&mut self) -> Option<CallError> {
         self.ended_well = true;
-        let note = self.recorder.discard();
+        let note = self.recorder.end_open_segment();
         self.frame = None;
+        // Segments that ran, and breaks, may still use what is about to go.
+        match settle_stubbornly(&self.recorder.stream) {
+            Ok(()) => self.recorder.discard(),
+            Err(error) => {
+                self.pool.context().report_in_drop("recording", &error);
+                self.recorder.leak();
+            }
+        }
         self.pool.end_recording(false);
         self.pool.shrink_to(self.slabs, &self.recorder.stream);
         note

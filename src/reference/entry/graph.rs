@@ -250,10 +250,12 @@ entries! {
     fn cuGraphKernelNodeGetParams_v2(state, node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS) {
         let Payload::Work(Work::Kernel(launch)) = &state.node(node)?.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
         let LaunchConfig { grid, block, shared_bytes } = launch.geometry;
-        let pointers = POINTERS.with_borrow_mut(|kept| {
+        let keep = |kept: &RefCell<Vec<_>>| {
+            let mut kept = kept.borrow_mut();
             *kept = launch.arguments.pointers();
             kept.as_mut_ptr()
-        });
+        };
+        let pointers = POINTERS.try_with(keep).map_err(|_| CUresult::CUDA_ERROR_DEINITIALIZED)?;
         // SAFETY: all-zero is a value of this plain structure.
         let mut found: CUDA_KERNEL_NODE_PARAMS = unsafe { core::mem::zeroed() };
         found.func = as_pointer(launch.function);

@@ -186,7 +186,8 @@ entries! {
             if !count.is_null() {
                 count.write(after.len());
             }
-            DEPENDENCIES.with_borrow_mut(|kept| {
+            let _ = DEPENDENCIES.try_with(|kept| {
+                let mut kept = kept.borrow_mut();
                 *kept = after;
                 if !dependencies.is_null() {
                     dependencies.write(kept.as_ptr());

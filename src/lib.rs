@@ -79,7 +79,7 @@ pub use capture::{
 };
 #[doc(inline)]
 pub use driver::{CaptureMode, outside_capture};
-pub use error::{CaptureError, Error, Misuse, OutOfMemory, PoolBytes, Result, TensorError};
+pub use error::{CaptureError, Error, FrozenPlace, Misuse, OutOfMemory, PoolBytes, Result, TensorError};
 #[doc(inline)]
 pub use pool::{CapturePool, PoolOptions};
 #[doc(inline)]

@@ -172,7 +172,8 @@ pub struct CaptureOptions {
     pub execution: CaptureExecution,
     /// The rows that are valid while it is recorded, which its breaks are told as in a replay
     /// ([`ReplayOptions::valid_rows`](crate::ReplayOptions::valid_rows)), and from which on their handoffs are zero. 0 where nothing is real yet, as in a
-    /// recording of a dummy: then nothing undefined reaches what a break stores. `None`: breaks aren't told.
+    /// recording of a dummy: then nothing undefined reaches what a break stores. `None`: the bucket's where the recording runs through, and otherwise
+    /// breaks aren't told.
     pub valid_rows: Option<usize>,
     /// The stream to record on. `None`: the pool's capture stream, which lets captures of one pool share memory.
     pub stream: Option<Stream>,
@@ -231,5 +232,13 @@ impl CaptureOptions {
     pub fn graph(mut self, options: GraphOptions) -> Self {
         self.graph = options;
         self
+    }
+
+    /// What breaks are told of valid rows while it is recorded.
+    pub(super) fn told_rows(&self) -> Option<usize> {
+        match self.execution {
+            CaptureExecution::RunThrough => self.valid_rows.or(self.bucket),
+            CaptureExecution::Record => self.valid_rows,
+        }
     }
 }

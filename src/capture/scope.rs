@@ -9,8 +9,8 @@ use super::forward::context;
 use super::forward::frame::{self, Frame};
 use super::options::EagerOptions;
 use super::record::recorder::Recorder;
-use crate::driver::Stream;
-use crate::error::{Misuse, Result};
+use crate::driver::{Stream, capture_state};
+use crate::error::{FrozenPlace, Misuse, Result};
 use crate::pool::CapturePool;
 use crate::tensor::padding::land;
 use crate::tensor::{DType, Tensor};
@@ -62,11 +62,25 @@ impl<'r, 'env> Scope<'r, 'env> {
         frame::empty(dtype, shape)
     }
 
-    /// The innermost forward context of this type that was published around the forward.
+    /// The innermost forward context of this type that was published around the forward. In a recording it is refused, as a segment would have this
+    /// batch's in every replay: breaks read it, with [`Break::forward_ctx`].
+    ///
+    /// # Errors
+    /// [`Misuse::FrozenContext`] while a segment is open, see [`frozen_ctx`](Scope::frozen_ctx); [`Misuse::NoForwardContext`].
+    pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
+        if capture_state::is_in_segment() {
+            let place = FrozenPlace::Segment(self.recorder.map(|recorder| recorder.position().segment));
+            return Err(Misuse::FrozenContext { type_name: std::any::type_name::<T>(), place }.into());
+        }
+        self.frozen_ctx()
+    }
+
+    /// As [`forward_ctx`](Scope::forward_ctx), in a segment too: there it is the recording's, and what is made of it is the same in all replays. For
+    /// what does not differ from batch to batch: weights, a configuration.
     ///
     /// # Errors
     /// [`Misuse::NoForwardContext`].
-    pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
+    pub fn frozen_ctx<T: Any>(&self) -> Result<&T> {
         let found = context::find::<T>(self.depth)
             .ok_or(Misuse::NoForwardContext { type_name: std::any::type_name::<T>(), break_name: None })?;
         // SAFETY: as in `Break::forward_ctx`: only contexts that were published before this value was made, which they outlive.
@@ -136,7 +150,7 @@ pub fn eager<'env, T>(
 /// let options = EagerOptions::default().valid_rows(2).bucket(4);
 /// let out = eager_with(&pool, &stream, options, |scope| {
 ///     scope.break_point("attention", [&padded], |b| {
-///         assert_eq!(b.valid_rows(), Some(2));
+///         assert_eq!(b.valid_rows()?, Some(2));
 ///         b.input(0).cloned()
 ///     })
 /// })?;

@@ -82,6 +82,8 @@ impl Misuse {
             Misuse::ReplayFailed => 555,
             Misuse::PoolsInterlocked => 556,
             Misuse::ScratchOutsideItsBreak => 557,
+            Misuse::FrozenContext { .. } => 565,
+            Misuse::FrozenRows { .. } => 566,
         }
     }
 }

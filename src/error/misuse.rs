@@ -193,6 +193,24 @@ pub enum Misuse {
         /// The break that asked, if one did.
         break_name: Option<String>,
     },
+    /// A forward context was asked for where its value would become part of a graph: every replay would have the recording's.
+    #[error(
+        "the forward context of type {type_name} was asked for in {place}, which is recorded once, so that every replay would have this batch's: read it in a live or patched break, or say `frozen_ctx` if it is the same for all batches"
+    )]
+    FrozenContext {
+        /// The type asked for.
+        type_name: &'static str,
+        /// Where.
+        place: FrozenPlace,
+    },
+    /// The valid rows were asked for where their number would become part of a graph: every replay would have the recording's.
+    #[error(
+        "the valid rows were asked for in {place}, which is recorded once, so that every replay would have this batch's: ask in a live or patched break, or say `frozen_rows` if the recording's are meant"
+    )]
+    FrozenRows {
+        /// Where.
+        place: FrozenPlace,
+    },
     /// A break returned another number of results than it did when it was recorded.
     #[error("the break returned {got} results, when it was recorded it returned {expected}")]
     OutputCount {
@@ -270,6 +288,26 @@ pub enum Misuse {
         "this pool can't give its memory back and keep its addresses: make it with `PoolOptions::backing(Backing::ReservedAddresses)`"
     )]
     ReleaseUnsupported,
+}
+
+/// A part of a recording that is recorded once, and replayed as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FrozenPlace {
+    /// A segment, by its place among the recording's segments, where it is known.
+    Segment(Option<usize>),
+    /// A break that runs in a segment, by its name.
+    InlineBreak(String),
+}
+
+impl fmt::Display for FrozenPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FrozenPlace::Segment(Some(index)) => write!(f, "segment {index}"),
+            FrozenPlace::Segment(None) => f.write_str("an open segment"),
+            FrozenPlace::InlineBreak(name) => write!(f, "inline break {name:?}"),
+        }
+    }
 }
 
 struct InBreak<'a>(&'a Option<String>);

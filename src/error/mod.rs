@@ -10,7 +10,7 @@ mod out_of_memory;
 mod tensor_error;
 
 pub use capture_error::{CaptureError, PoolBytes};
-pub use misuse::Misuse;
+pub use misuse::{FrozenPlace, Misuse};
 pub use out_of_memory::OutOfMemory;
 pub use tensor_error::TensorError;
 

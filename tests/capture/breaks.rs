@@ -341,7 +341,7 @@ fn the_next_segment_reads_zeros_in_the_padded_tail() {
                     let whole = b.empty(b.input(0)?.dtype(), b.input(0)?.shape())?;
                     ops.scale_into(b.stream(), b.input(0)?, nan, &whole)?;
                     let live = b.valid_input(0)?;
-                    assert_eq!(live.rows(), b.valid_rows().unwrap_or(BUCKET));
+                    assert_eq!(live.rows(), b.valid_rows()?.unwrap_or(BUCKET));
                     ops.scale_into(b.stream(), &live, 2.0, &whole.leading_rows(live.rows()))?;
                     Ok(whole)
                 })?;

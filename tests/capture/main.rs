@@ -8,6 +8,7 @@ mod support;
 mod bad_input;
 mod breaks;
 mod faults;
+mod frozen;
 mod memset_nodes;
 mod patched;
 mod seed;

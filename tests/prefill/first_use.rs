@@ -61,7 +61,7 @@ impl PrefillModel for Store {
         let h = self.ops.relu(&inputs[0])?;
         scope.break_point(BreakOptions::new("count").kind(self.kind), [&h], move |b| {
             let slot = *b.forward_ctx::<usize>()?;
-            self.told.lock().expect("no panic").push((slot, b.valid_rows()));
+            self.told.lock().expect("no panic").push((slot, b.valid_rows()?));
             let one = b.empty(DType::F32, &[1])?;
             self.ops.fill(b.stream(), &one, 1.0)?;
             self.ops.add_bias(b.stream(), &one, &self.counts.narrow(0, slot, 1)?)
@@ -69,7 +69,7 @@ impl PrefillModel for Store {
         let h = scope.break_point(BreakOptions::new("rows").kind(self.kind), [&h], move |b| {
             let y = b.empty(DType::F32, b.input(0)?.shape())?;
             self.ops.fill(b.stream(), &y, f32::NAN)?;
-            let rows = b.valid_rows().unwrap_or(b.input(0)?.rows());
+            let rows = b.valid_rows()?.unwrap_or(b.input(0)?.rows());
             if rows > 0 {
                 self.ops.scale_into(b.stream(), &b.input(0)?.leading_rows(rows), 2.0, &y.leading_rows(rows))?;
             }

@@ -1,8 +1,8 @@
 //! What a break sees.
 
 use crate::capture::forward::{context, frame};
-use crate::driver::Stream;
-use crate::error::{Misuse, Result, TensorError};
+use crate::driver::{Stream, capture_state};
+use crate::error::{FrozenPlace, Misuse, Result, TensorError};
 use crate::tensor::{DType, Tensor};
 use std::any::Any;
 use std::marker::PhantomData;
@@ -77,16 +77,27 @@ impl<'a> Break<'a> {
     /// An input's valid rows, as a view.
     ///
     /// # Errors
-    /// As for [`input`](Break::input).
+    /// As for [`input`](Break::input) and [`valid_rows`](Break::valid_rows).
     pub fn valid_input(&self, index: usize) -> Result<Tensor> {
-        let input = self.input(index)?;
-        Ok(self.valid_rows.map_or_else(|| input.clone(), |rows| input.leading_rows(rows)))
+        let (input, valid_rows) = (self.input(index)?, self.valid_rows()?);
+        Ok(valid_rows.map_or_else(|| input.clone(), |rows| input.leading_rows(rows)))
     }
 
     /// The valid rows of this replay, recording or eager forward; `None` where it was not told: see
     /// [`ReplayOptions::valid_rows`](crate::ReplayOptions::valid_rows), [`CaptureOptions::valid_rows`](crate::CaptureOptions::valid_rows) and
     /// [`EagerOptions::valid_rows`](crate::EagerOptions::valid_rows).
-    pub fn valid_rows(&self) -> Option<usize> {
+    ///
+    /// # Errors
+    /// [`Misuse::FrozenRows`] in an inline break: see [`frozen_rows`](Break::frozen_rows).
+    pub fn valid_rows(&self) -> Result<Option<usize>> {
+        if capture_state::is_in_segment() {
+            return Err(Misuse::FrozenRows { place: self.frozen_place() }.into());
+        }
+        Ok(self.valid_rows)
+    }
+
+    /// As [`valid_rows`](Break::valid_rows), in an inline break too: there it is the recording's, and what is made of it is the same in all replays.
+    pub fn frozen_rows(&self) -> Option<usize> {
         self.valid_rows
     }
 
@@ -107,8 +118,21 @@ impl<'a> Break<'a> {
     /// The innermost forward context of this type that was published around this run.
     ///
     /// # Errors
-    /// [`Misuse::NoForwardContext`] naming the break where none is.
+    /// [`Misuse::NoForwardContext`] naming the break where none is; [`Misuse::FrozenContext`] in an inline break: see [`frozen_ctx`](Break::frozen_ctx).
     pub fn forward_ctx<T: Any>(&self) -> Result<&T> {
+        if capture_state::is_in_segment() {
+            let (type_name, place) = (std::any::type_name::<T>(), self.frozen_place());
+            return Err(Misuse::FrozenContext { type_name, place }.into());
+        }
+        self.frozen_ctx()
+    }
+
+    /// As [`forward_ctx`](Break::forward_ctx), in an inline break too: there it is the recording's, and what is made of it is the same in all replays.
+    /// For what does not differ from batch to batch: weights, a configuration.
+    ///
+    /// # Errors
+    /// [`Misuse::NoForwardContext`] naming the break where none is.
+    pub fn frozen_ctx<T: Any>(&self) -> Result<&T> {
         let found = context::find::<T>(self.depth).ok_or_else(|| Misuse::NoForwardContext {
             type_name: std::any::type_name::<T>(),
             break_name: Some(self.name.to_owned()),
@@ -116,5 +140,10 @@ impl<'a> Break<'a> {
         // SAFETY: only contexts that were published before this value was made are looked at. They stay published, and so borrowed, until the
         // call that this value is made in has returned, and the reference can't outlive this value.
         Ok(unsafe { &*found })
+    }
+
+    #[cold]
+    fn frozen_place(&self) -> FrozenPlace {
+        FrozenPlace::InlineBreak(self.name.to_owned())
     }
 }

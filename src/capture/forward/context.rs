@@ -44,7 +44,8 @@ pub fn active_forward<T: Any, R>(context: &T, call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Hands the innermost published forward context of this type to `look`, or `None` where there is none.
+/// Hands the innermost published forward context of this type to `look`, or `None` where there is none. It reads whatever is published, everywhere: what a
+/// segment or an inline break makes of it is the same in all replays, which [`Break::forward_ctx`](crate::Break::forward_ctx) refuses.
 pub fn current_forward_ctx<T: Any, R>(look: impl FnOnce(Option<&T>) -> R) -> R {
     let found = find::<T>(usize::MAX);
     // SAFETY: the entry was made from a `&T` that is borrowed until the entry is off the stack, and `look` returns before that.

@@ -23,7 +23,8 @@ impl Recorder<'_> {
         F: FnMut(&Break<'_>) -> Result<O>,
     {
         let frame = frame::enter(Frame { recorder: None, ..self.frame() });
-        let this = Break::new(&options.name, &self.stream, inputs, into.map_or(&[], std::slice::from_ref), None);
+        let handoffs = into.map_or(&[][..], std::slice::from_ref);
+        let this = Break::new(&options.name, &self.stream, inputs, handoffs, self.valid_rows);
         let ran = operation(&this).and_then(|outputs| {
             let Some(into) = into else { return Ok(outputs) };
             let count = outputs.visit(&mut |index, result| match index {

@@ -97,7 +97,7 @@ impl<'env> Recorder<'env> {
             pool: pool.clone(),
             stream: stream.clone(),
             allocator,
-            valid_rows: options.valid_rows,
+            valid_rows: options.told_rows(),
             execution: options.execution,
             composites: CompositeOptions { graph, priority },
             building: RefCell::default(),
@@ -317,7 +317,7 @@ impl<'env> Recorder<'env> {
     }
 
     /// Where the recording is.
-    pub(super) fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         let building = self.building.borrow();
         let open = building.segment.as_ref().map(OpenCapture::operations);
         Position { segment: building.program.segments, operation: open.unwrap_or(building.operations) }

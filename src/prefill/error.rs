@@ -14,6 +14,26 @@ pub enum PrefillError {
         /// The input.
         input: &'static str,
     },
+    /// Rows at a dimension that there is none of.
+    #[error(
+        "{tensor}: rows at dimension {axis} of a shape that has {rank} others: give a dimension up to {rank}, and only where it has rows"
+    )]
+    Axis {
+        /// The input or output.
+        tensor: &'static str,
+        /// The dimension.
+        axis: usize,
+        /// How many dimensions there are beside the rows.
+        rank: usize,
+    },
+    /// An output without rows has no padded ones to scrub, and the valid rows are no output.
+    #[error(
+        "output {output} has no rows: only an output with rows can be scrubbed, and the number of valid rows is an input"
+    )]
+    NoRows {
+        /// The output.
+        output: &'static str,
+    },
     /// A batch gives another number of inputs than the model declares. Nothing was copied.
     #[error("the batch gives {got} inputs, the model declares {expected}")]
     InputCount {

@@ -1,7 +1,8 @@
 //! A model with its static inputs: what the runner, its captures and its plans run.
 
+use super::declared::Declared;
 use super::error::PrefillError;
-use super::inputs::{Declared, Inputs, Saved};
+use super::inputs::{Inputs, Saved};
 use super::model::{Batch, InputData, PrefillModel};
 use super::spec::{OutputSpec, check_outputs};
 use crate::capture::{EagerOptions, Scope, active_forward, eager_with};
@@ -22,7 +23,9 @@ pub(super) struct ModelForward<'m, M: PrefillModel> {
 impl<'m, M: PrefillModel> ModelForward<'m, M> {
     pub(super) fn new(model: &'m M, context: &Context) -> Result<Self> {
         let declared = Declared::new(model.inputs())?;
-        Ok(ModelForward { model, declared, outputs: model.outputs(), inputs: None, context: context.clone() })
+        let outputs = model.outputs();
+        outputs.iter().try_for_each(OutputSpec::check)?;
+        Ok(ModelForward { model, declared, outputs, inputs: None, context: context.clone() })
     }
 
     pub(super) fn model(&self) -> &'m M {
@@ -85,7 +88,7 @@ impl<'m, M: PrefillModel> ModelForward<'m, M> {
         bucket: usize,
     ) -> Result<Vec<Tensor>> {
         self.fill(stream, data, rows, bucket)?;
-        Ok(self.inputs.as_ref().map(|inputs| inputs.for_rows(&self.declared, bucket)).unwrap_or_default())
+        self.inputs.as_ref().map_or(Ok(Vec::new()), |inputs| inputs.for_rows(&self.declared, bucket))
     }
 
     /// A copy of what fills that come don't write anew for this batch: see [`Inputs::save`].
@@ -106,6 +109,12 @@ impl<'m, M: PrefillModel> ModelForward<'m, M> {
     pub(super) fn run(&self, scope: &Scope<'_, 'm>, inputs: &[Tensor], rows: usize) -> Result<Vec<Tensor>> {
         let outputs = self.model.forward(scope, inputs)?;
         check_outputs(&self.outputs, &outputs, rows)?;
+        for (spec, output) in self.outputs.iter().zip(&outputs).filter(|(spec, _)| spec.scrub) {
+            // The break leaves the output where it is; its landing makes the padded rows zero.
+            let rows_first = output.transpose(0, spec.axis)?;
+            let name = format!("scrub {}", spec.name);
+            scope.break_here(name, rows_first.clone(), [&rows_first], |b| b.input(0).cloned())?;
+        }
         Ok(outputs)
     }
 
@@ -128,12 +137,10 @@ impl<'m, M: PrefillModel> ModelForward<'m, M> {
         let inputs = if has_room {
             self.filled(stream, Some(batch.inputs), batch.rows, padded)?
         } else {
-            self.declared.temporary(pool.handle(), stream, batch.inputs, batch.rows)?
+            self.declared.temporary(pool.handle(), stream, batch.inputs, batch.rows, padded)?
         };
         let options = EagerOptions { bucket: Some(padded), ..EagerOptions::default().valid_rows(batch.rows) };
-        let run = || eager_with(pool, stream, options, |scope| self.model.forward(scope, &inputs));
-        let outputs = active_forward(batch.context, run)?;
-        check_outputs(&self.outputs, &outputs, padded)?;
-        Ok(outputs)
+        let run = || eager_with(pool, stream, options, |scope| self.run(scope, &inputs, padded));
+        active_forward(batch.context, run)
     }
 }

@@ -1,26 +1,21 @@
 //! The static inputs: one buffer each, large enough for the largest bucket, and pinned staging through which batches and tails reach them without
 //! a wait.
 
+use super::declared::{Declared, Source, copy_runs};
 use super::error::PrefillError;
 use super::model::InputData;
 use super::spec::{InputSpec, LeadingDim};
 use crate::driver::stream_order::StreamOrder;
-use crate::driver::{Context, Event, PinnedBuffer, Stream};
+use crate::driver::{Event, PinnedBuffer, Stream};
 use crate::error::{Misuse, Result};
 use crate::pool::PoolHandle;
-use crate::tensor::{TailPattern, Tensor};
+use crate::tensor::Tensor;
 use std::sync::Arc;
 
 /// Where inputs start in the staging, in bytes.
 const ALIGNMENT: usize = 256;
 /// Batches that can be on their way at once; filling one more waits for the first.
 const SLOTS: usize = 2;
-
-/// A model's declared inputs, checked.
-pub(super) struct Declared {
-    specs: Vec<InputSpec>,
-    tails: Vec<Option<TailPattern>>,
-}
 
 /// The buffers.
 pub(super) struct Inputs {
@@ -42,76 +37,12 @@ struct Slot {
     used: bool,
 }
 
-impl Declared {
-    pub(super) fn new(specs: Vec<InputSpec>) -> Result<Declared> {
-        let tails = specs.iter().map(InputSpec::tail_pattern).collect::<Result<_>>()?;
-        Ok(Declared { specs, tails })
-    }
-
-    pub(super) fn specs(&self) -> &[InputSpec] {
-        &self.specs
-    }
-
-    /// Whether a batch gives what was declared. Nothing is allocated but for the error.
-    pub(super) fn check(&self, context: &Context, data: &[InputData<'_>], rows: usize) -> Result<()> {
-        if data.len() != self.specs.len() {
-            return Err(PrefillError::InputCount { expected: self.specs.len(), got: data.len() }.into());
-        }
-        for (spec, one) in self.specs.iter().zip(data) {
-            let fits = match one {
-                InputData::Host(host) => host.dtype == spec.dtype && host.bytes.len() == valid_bytes(spec, rows),
-                InputData::Device(tensor) => {
-                    tensor.expect_on(context, "input")?;
-                    let lead = spec.leading == LeadingDim::Rows;
-                    let (leading, rest) = tensor.shape().split_at(usize::from(lead).min(tensor.shape().len()));
-                    tensor.dtype() == spec.dtype
-                        && tensor.layout().is_contiguous()
-                        && rest == spec.shape
-                        && leading == &[rows][..usize::from(lead)]
-                }
-            };
-            if !fits {
-                let got = match one {
-                    InputData::Host(host) => format!("{} bytes of {}", host.bytes.len(), host.dtype),
-                    InputData::Device(tensor) => format!("{} {}", tensor.dtype(), tensor.layout()),
-                };
-                let expected = format!("{} {:?}, row-major", spec.dtype, spec.shape_of(rows));
-                return Err(PrefillError::Input { input: spec.name, rows, expected, got }.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Tensors of just the batch's rows, for a batch that has no room in the static ones. The data is checked.
-    pub(super) fn temporary(
-        &self,
-        pool: &PoolHandle,
-        stream: &Stream,
-        data: &[InputData<'_>],
-        rows: usize,
-    ) -> Result<Vec<Tensor>> {
-        let mut tensors = Vec::with_capacity(self.specs.len());
-        for (spec, one) in self.specs.iter().zip(data) {
-            tensors.push(match one {
-                InputData::Device(tensor) => (*tensor).clone(),
-                InputData::Host(host) => {
-                    let tensor = pool.temporary(stream, spec.dtype, &spec.shape_of(rows))?;
-                    // SAFETY: the tensor was made for as many bytes as the checked data has.
-                    unsafe { stream.copy_host_to_device(tensor.address(), host.bytes)? };
-                    tensor
-                }
-            });
-        }
-        Ok(tensors)
-    }
-}
-
 impl Inputs {
     /// Buffers of zeros for `capacity` rows, with staging.
     pub(super) fn new(declared: &Declared, stream: &Stream, capacity: usize) -> Result<Inputs> {
         let context = stream.context();
         let zeros = |spec: &InputSpec| Tensor::zeros(stream, spec.dtype, &spec.shape_of(capacity));
-        let tensors = declared.specs.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let tensors = declared.specs().iter().map(zeros).collect::<Result<Vec<_>>>()?;
         let mut starts = Vec::new();
         let mut bytes = 0_usize;
         for tensor in &tensors {
@@ -143,12 +74,8 @@ impl Inputs {
     }
 
     /// What a forward of this many rows reads.
-    pub(super) fn for_rows(&self, declared: &Declared, rows: usize) -> Vec<Tensor> {
-        let cut = |(spec, tensor): (&InputSpec, &Tensor)| match spec.leading {
-            LeadingDim::Rows => tensor.leading_rows(rows),
-            LeadingDim::Fixed => tensor.clone(),
-        };
-        declared.specs.iter().zip(&self.tensors).map(cut).collect()
+    pub(super) fn for_rows(&self, declared: &Declared, rows: usize) -> Result<Vec<Tensor>> {
+        declared.specs().iter().zip(&self.tensors).map(|(spec, tensor)| view(spec, tensor, rows)).collect()
     }
 
     /// Writes a batch's valid rows, and its tail up to the bucket as declared, in the stream's order and after whatever still reads the buffers. The
@@ -162,6 +89,21 @@ impl Inputs {
         bucket: usize,
     ) -> Result<()> {
         debug_assert!(rows <= bucket && bucket <= self.capacity);
+        for ((spec, input), tensor) in declared.specs().iter().zip(declared.inputs()).zip(&self.tensors) {
+            let source = input.source(data);
+            let Source::Data(InputData::Device(given)) = source else { continue };
+            let extent = input.extent(source, rows, bucket);
+            if extent.count > 1 && extent.valid != extent.padded && given.overlaps(tensor) {
+                // In the bucket's tensor the runs lie further apart.
+                let expected = format!(
+                    "{} {:?} of the static input itself, or memory elsewhere",
+                    spec.dtype,
+                    spec.shape_of(bucket)
+                );
+                let got = format!("{} {}", given.dtype(), given.layout());
+                return Err(PrefillError::Input { input: spec.name, rows, expected, got }.into());
+            }
+        }
         drop(self.order.follow(stream)?);
         let slot = &mut self.slots[self.next];
         if slot.used {
@@ -173,15 +115,16 @@ impl Inputs {
             return Err(crate::Error::Misuse(Misuse::HostMemoryInSegment));
         };
         let memory = staging.as_mut_slice();
-        for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
-            let (valid, padded) = extent(spec, data.is_some(), rows, bucket);
-            let place = &mut memory[self.starts[at]..][..padded];
-            if let Some(InputData::Host(host)) = data.map(|data| &data[at]) {
-                place[..valid].copy_from_slice(host.bytes);
-            }
-            if let Some(tail) = tail {
-                tail.repeat(&mut place[valid..]);
-            }
+        let count = i32::try_from(rows).unwrap_or(i32::MAX).to_le_bytes();
+        for (input, start) in declared.inputs().iter().zip(&self.starts) {
+            let source = input.source(data);
+            let extent = input.extent(source, rows, bucket);
+            let valid = match source {
+                Source::Data(InputData::Host(host)) => Some(host.bytes),
+                Source::ValidRows => Some(&count[..]),
+                Source::Data(InputData::Device(_)) | Source::Nothing => None,
+            };
+            extent.stage(valid, input.tail(), &mut memory[*start..][..extent.count * extent.padded]);
         }
         let staging = self.slots[self.next].staging.clone();
         let copied = self.copy(declared, stream, data, rows, bucket, &staging);
@@ -210,17 +153,14 @@ impl Inputs {
         bucket: usize,
     ) -> Result<Saved> {
         let mut saved = Saved::default();
-        for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
+        for ((spec, input), tensor) in declared.specs().iter().zip(declared.inputs()).zip(&self.tensors) {
             let in_place = |one: &InputData<'_>| match one {
-                InputData::Device(tensor) => tensor.overlaps(&self.tensors[at]),
+                InputData::Device(given) => given.overlaps(tensor),
                 InputData::Host(_) => false,
             };
-            let left_alone = spec.leading == LeadingDim::Rows && tail.is_none();
+            let left_alone = spec.leading == LeadingDim::Rows && input.tail().is_none();
             if left_alone || data.iter().any(in_place) {
-                let here = match spec.leading {
-                    LeadingDim::Rows => self.tensors[at].leading_rows(bucket),
-                    LeadingDim::Fixed => self.tensors[at].clone(),
-                };
+                let here = view(spec, tensor, bucket)?;
                 let copy = pool.temporary(stream, here.dtype(), here.shape())?;
                 copy.copy_from(stream, &here)?;
                 saved.0.push((here, copy));
@@ -238,23 +178,31 @@ impl Inputs {
         bucket: usize,
         staging: &Arc<PinnedBuffer>,
     ) -> Result<()> {
-        for (at, (spec, tail)) in declared.specs.iter().zip(&declared.tails).enumerate() {
-            let to = self.tensors[at].address();
-            let (valid, padded) = extent(spec, data.is_some(), rows, bucket);
-            let end = if tail.is_some() { padded } else { valid };
-            let begin = match data.map(|data| &data[at]) {
-                Some(InputData::Device(tensor)) => {
-                    if tensor.address() != to {
-                        // SAFETY: the data was checked to have these bytes, the buffer has room for the bucket.
-                        unsafe { stream.copy_device_to_device(to, tensor.address(), valid)? };
+        for ((input, tensor), start) in declared.inputs().iter().zip(&self.tensors).zip(&self.starts) {
+            let to = tensor.address();
+            let source = input.source(data);
+            let extent = input.extent(source, rows, bucket);
+            let end = if input.tail().is_some() { extent.padded } else { extent.valid };
+            let begin = match source {
+                Source::Data(InputData::Device(given)) => {
+                    if given.address() != to {
+                        copy_runs(stream, extent, given, to)?;
                     }
-                    valid
+                    extent.valid
                 }
                 _ => 0,
             };
-            let start = self.starts[at];
-            // SAFETY: the buffer has room for the bucket; the staging is neither written nor dropped before the event of its slot.
-            unsafe { stream.copy_pinned_to_device(to + begin as u64, staging, start + begin..start + end)? };
+            // Runs that are whole are one.
+            let (runs, bytes) = if (begin, end) == (0, extent.padded) {
+                (1, extent.count * extent.padded)
+            } else {
+                (extent.count, end - begin)
+            };
+            for run in 0..runs {
+                let at = run * extent.padded + begin;
+                // SAFETY: the buffer has room for the bucket; the staging is neither written nor dropped before the event of its slot.
+                unsafe { stream.copy_pinned_to_device(to + at as u64, staging, start + at..start + at + bytes)? };
+            }
         }
         Ok(())
     }
@@ -282,19 +230,15 @@ impl Drop for Inputs {
     }
 }
 
-/// Bytes of an input in a batch of this many rows.
-fn valid_bytes(spec: &InputSpec, rows: usize) -> usize {
+/// What a forward of this many rows reads of an input: a row-major tensor at the buffer's beginning.
+fn view(spec: &InputSpec, tensor: &Tensor, rows: usize) -> Result<Tensor> {
     match spec.leading {
-        LeadingDim::Rows => rows * spec.unit_bytes(),
-        LeadingDim::Fixed => spec.unit_bytes(),
-    }
-}
-
-/// Bytes of the valid rows and of the bucket's. Without data there are no valid rows, and fixed inputs are left as they are.
-fn extent(spec: &InputSpec, has_data: bool, rows: usize, bucket: usize) -> (usize, usize) {
-    match (has_data, spec.leading) {
-        (true, _) => (valid_bytes(spec, rows), valid_bytes(spec, bucket)),
-        (false, LeadingDim::Fixed) => (0, 0),
-        (false, LeadingDim::Rows) => (0, valid_bytes(spec, bucket)),
+        LeadingDim::Rows if spec.axis == 0 => Ok(tensor.leading_rows(rows)),
+        LeadingDim::Rows => {
+            let shape = spec.shape_of(rows);
+            let elements = shape.iter().product();
+            tensor.reshape(&[tensor.elements()])?.narrow(0, 0, elements)?.reshape(&shape)
+        }
+        LeadingDim::Fixed | LeadingDim::ValidRows => Ok(tensor.clone()),
     }
 }

@@ -5,7 +5,7 @@
 //! - `model`: the seam that an engine implements, and its batches. `fn_model`: one in a function. `spec`: what a model takes and gives.
 //! - `runner`: [`PrefillRunner`], the face of the parts below, each with fields of its own.
 //! - `dispatch`: what a batch does, decided from what is known of it. `reason`: why it runs eagerly. `stats`: how often.
-//! - `forward`: the model with its static inputs, which are in `inputs`. `outputs`: what a batch gave.
+//! - `forward`: the model with its static inputs, which are in `inputs`, as `declared`. `outputs`: what a batch gave.
 //! - `keys`: what captures are made under. `capturer`: how buckets are captured. `capture_set`: the captures, and which to drop. `planning`: what all captures will take, and the plans by which
 //!   they are recorded.
 //! - `agreement`: whether the runner replays, and what all `ranks` do alike.
@@ -14,6 +14,7 @@
 mod agreement;
 mod capture_set;
 mod capturer;
+mod declared;
 mod dispatch;
 mod error;
 mod fit;

@@ -18,7 +18,8 @@ pub trait PrefillModel: Sync {
     /// What the recorded operations depend on beside the rows. Captures made under another key don't serve.
     type Key: Clone + PartialEq + fmt::Debug;
 
-    /// The static inputs, in the order in which batches give them.
+    /// The static inputs, in the order in which batches give them. Metadata that breaks and segments read on the device is best a fixed input, which the
+    /// runner stages ([`InputSpec::fixed`]), and a break's input like any other tensor; what breaks read on the host is in the context.
     fn inputs(&self) -> Vec<InputSpec>;
 
     /// The outputs, in the order in which [`forward`](PrefillModel::forward) returns them.
@@ -53,7 +54,7 @@ pub trait PrefillModel: Sync {
         None
     }
 
-    /// The forward over static inputs, each of the same number of rows where rows lead: the bucket's in a recording. What differs between batches
+    /// The forward over static inputs, each of the same number of rows where it has rows: the bucket's in a recording. What differs between batches
     /// of one bucket must be read in breaks, from the context.
     ///
     /// # Errors

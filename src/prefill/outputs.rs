@@ -118,13 +118,29 @@ impl<'r> BatchOutputs<'r> {
     /// # Errors
     /// [`Misuse::OutputsOverwritten`](crate::Misuse::OutputsOverwritten) after a later replay of the same pool; [`TensorError::OutOfRange`].
     pub fn tensor(&self, index: usize) -> Result<Tensor> {
+        let (output, spec) = self.find(index)?;
+        match spec.leading {
+            LeadingDim::Rows if spec.axis == 0 => Ok(output.leading_rows(self.rows)),
+            LeadingDim::Rows => output.narrow(spec.axis, 0, self.rows),
+            LeadingDim::Fixed | LeadingDim::ValidRows => Ok(output.clone()),
+        }
+    }
+
+    /// An output with all rows of the bucket, or of the batch where it ran unpadded. What its padded rows hold is undefined, unless the model asks for zeros
+    /// ([`OutputSpec::scrubbed`](super::OutputSpec::scrubbed)).
+    ///
+    /// # Errors
+    /// As for [`tensor`](BatchOutputs::tensor).
+    pub fn padded(&self, index: usize) -> Result<Tensor> {
+        self.find(index).map(|(output, _)| output.clone())
+    }
+
+    fn find(&self, index: usize) -> Result<(&Tensor, &OutputSpec)> {
         self.check()?;
-        let (Some(output), Some(spec)) = (self.outputs.get(index), self.specs.get(index)) else {
-            return Err(TensorError::OutOfRange { what: "outputs", end: index + 1, length: self.outputs.len() }.into());
-        };
-        Ok(match spec.leading {
-            LeadingDim::Rows => output.leading_rows(self.rows),
-            LeadingDim::Fixed => output.clone(),
+        let found = self.outputs.get(index).zip(self.specs.get(index));
+        found.ok_or_else(|| {
+            let (end, length) = (index.saturating_add(1), self.outputs.len());
+            TensorError::OutOfRange { what: "outputs", end, length }.into()
         })
     }
 

@@ -19,7 +19,8 @@ pub enum Decision {
 /// Why a batch runs eagerly: a closed list, so that each reason is counted.
 #[derive(Clone, PartialEq, Debug)]
 pub enum EagerReason {
-    /// The runner is off: its ladder is empty, [`turn_off`](super::PrefillRunner::turn_off) was called, or the environment says so.
+    /// The runner is off: its ladder is empty, [`turn_off`](super::PrefillRunner::turn_off) was called, or the environment says so. A batch that a bucket would
+    /// hold runs padded to it.
     TurnedOff,
     /// The batch has no rows, on any rank: there is nothing to run.
     NoRows,

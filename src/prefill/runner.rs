@@ -242,7 +242,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     }
 
     /// Drops all captures and static inputs and gives the memory of its pool back; a pool that it was given keeps its memory. Every batch runs eagerly
-    /// from now on.
+    /// from now on: one that a bucket would hold padded to it, in tensors of its own, so that its results are those of the same forward.
     ///
     /// # Errors
     /// [`Misuse::PoolInUse`](crate::Misuse::PoolInUse) where a clone of an output still refers to the pool's memory: then that is kept, and the rest is done.
@@ -470,7 +470,11 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
                 if reason == EagerReason::NoRows {
                     return Ok(BatchOutputs::eager(self.forward.outputs(), Vec::new(), 0, &self.pool, stream));
                 }
-                self.eagerly(stream, batch, batch.rows)
+                let padded = match reason {
+                    EagerReason::TurnedOff => self.dispatch.ladder().find(batch.rows).map(|bucket| bucket.rows),
+                    _ => None,
+                };
+                self.eagerly(stream, batch, padded.unwrap_or(batch.rows))
             }
         }
     }

@@ -4,13 +4,16 @@ use super::error::PrefillError;
 use crate::error::{Result, TensorError};
 use crate::tensor::{DType, TailPattern, TailRule, Tensor};
 
-/// Whether a tensor's leading dimension is the batch's rows.
+/// Whether a dimension of a tensor is the batch's rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum LeadingDim {
-    /// `[rows, ..]`: as long as the bucket, or as the batch where it runs eagerly.
+    /// `[rows, ..]`, or with the rows at another place ([`InputSpec::rows_at`]): as long as the bucket, or as the batch where it runs eagerly.
     Rows,
     /// The same shape for every batch.
     Fixed,
+    /// The number of the batch's valid rows, which the runner writes: see [`InputSpec::valid_rows`].
+    ValidRows,
 }
 
 /// A static input: a buffer that captures read at a fixed address.
@@ -35,23 +38,54 @@ pub struct InputSpec {
     pub name: &'static str,
     /// The element type.
     pub dtype: DType,
-    /// The shape, without the rows where they lead.
+    /// The shape, without the rows where it has them.
     pub shape: Vec<usize>,
-    /// Whether rows lead.
+    /// Whether it has rows.
     pub leading: LeadingDim,
-    /// What the padded tail holds. Needed where rows lead.
+    /// Which dimension of the whole shape the rows are: the first, 0, by default.
+    pub axis: usize,
+    /// What the padded tail holds. Needed where it has rows.
     pub tail: Option<TailRule>,
 }
 
 impl InputSpec {
     /// `[rows, row_shape..]`, which must be given a tail rule.
     pub fn rows(name: &'static str, dtype: DType, row_shape: &[usize]) -> InputSpec {
-        InputSpec { name, dtype, shape: row_shape.to_vec(), leading: LeadingDim::Rows, tail: None }
+        InputSpec { name, dtype, shape: row_shape.to_vec(), leading: LeadingDim::Rows, axis: 0, tail: None }
     }
 
-    /// Of this shape for every batch.
+    /// Of this shape for every batch. Each batch gives it anew, and the runner stages it in the stream's order: the way for metadata that breaks and
+    /// segments read on the device (page tables, offsets, lengths of requests), which then need no memory of the batch's own to outlive its replay.
     pub fn fixed(name: &'static str, dtype: DType, shape: &[usize]) -> InputSpec {
-        InputSpec { name, dtype, shape: shape.to_vec(), leading: LeadingDim::Fixed, tail: None }
+        InputSpec { name, dtype, shape: shape.to_vec(), leading: LeadingDim::Fixed, axis: 0, tail: None }
+    }
+
+    /// One `i32`, shape `[1]`, that holds the number of valid rows of the batch that runs: 0 in warm-ups and captures. Batches don't give it; kernels of
+    /// segments read it to leave padded rows out.
+    ///
+    /// ```
+    /// use breakable_cuda_graph::prefill::InputSpec;
+    ///
+    /// assert_eq!(InputSpec::valid_rows("rows").shape_of(128), [1]);
+    /// ```
+    pub fn valid_rows(name: &'static str) -> InputSpec {
+        InputSpec { name, dtype: DType::I32, shape: vec![1], leading: LeadingDim::ValidRows, axis: 0, tail: None }
+    }
+
+    /// With the rows at this dimension of the whole shape. The forward is given a row-major tensor of the bucket's shape, which begins where the buffer
+    /// does.
+    ///
+    /// ```
+    /// use breakable_cuda_graph::DType;
+    /// use breakable_cuda_graph::prefill::{InputSpec, TailRule};
+    ///
+    /// let heads = InputSpec::rows("q", DType::F32, &[8, 64]).rows_at(1).tail(TailRule::Zero);
+    /// assert_eq!(heads.shape_of(128), [8, 128, 64]);
+    /// ```
+    #[must_use]
+    pub fn rows_at(mut self, axis: usize) -> InputSpec {
+        self.axis = axis;
+        self
     }
 
     /// With this rule for the padded tail.
@@ -63,12 +97,28 @@ impl InputSpec {
 
     /// Its shape in a batch of this many rows.
     pub fn shape_of(&self, rows: usize) -> Vec<usize> {
-        shape_of(self.leading, &self.shape, rows)
+        shape_of(self.leading, self.axis, &self.shape, rows)
     }
 
-    /// Bytes of a row, or of the whole input where no rows lead.
-    pub(super) fn unit_bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size()
+    /// Whether this is its shape in a batch of this many rows. Nothing is allocated.
+    pub(super) fn is_shape_of(&self, shape: &[usize], rows: usize) -> bool {
+        if self.leading != LeadingDim::Rows {
+            return shape == self.shape;
+        }
+        let Some((before, [length, after @ ..])) = shape.split_at_checked(self.axis) else { return false };
+        let split = self.shape.split_at_checked(self.axis);
+        *length == rows && split.is_some_and(|own| own == (before, after))
+    }
+
+    /// How often a run of rows occurs in it, and the bytes of one row in a run; or once, and all its bytes, where it has no rows.
+    pub(super) fn runs(&self) -> Runs {
+        let (outer, inner) = match self.leading {
+            LeadingDim::Rows => self.shape.split_at_checked(self.axis).unwrap_or((&[], &self.shape)),
+            LeadingDim::Fixed | LeadingDim::ValidRows => (&[][..], &self.shape[..]),
+        };
+        let product =
+            |lengths: &[usize]| lengths.iter().fold(1, |product: usize, length| product.saturating_mul(*length));
+        Runs { count: product(outer), unit: product(inner).saturating_mul(self.dtype.size()) }
     }
 
     /// The tail's element as bytes, in the input's element type; `None`: the tail is left alone.
@@ -77,13 +127,25 @@ impl InputSpec {
     /// [`PrefillError::NoTailRule`] and [`TensorError::UnfitTail`].
     pub(super) fn tail_pattern(&self) -> Result<Option<TailPattern>> {
         let unfit = |reason| TensorError::UnfitTail { input: self.name, dtype: self.dtype, reason };
+        if self.axis > 0 && (self.leading != LeadingDim::Rows || self.axis > self.shape.len()) {
+            return Err(PrefillError::Axis { tensor: self.name, axis: self.axis, rank: self.shape.len() }.into());
+        }
         match (self.leading, self.tail) {
-            (LeadingDim::Fixed, None) => Ok(None),
-            (LeadingDim::Fixed, Some(_)) => Err(unfit("an input without rows has no padded tail").into()),
+            (LeadingDim::Fixed | LeadingDim::ValidRows, None) => Ok(None),
+            (LeadingDim::Fixed | LeadingDim::ValidRows, Some(_)) => {
+                Err(unfit("an input without rows has no padded tail").into())
+            }
             (LeadingDim::Rows, None) => Err(PrefillError::NoTailRule { input: self.name }.into()),
             (LeadingDim::Rows, Some(rule)) => Ok(rule.pattern(self.dtype).map_err(unfit)?),
         }
     }
+}
+
+/// See [`InputSpec::runs`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Runs {
+    pub(super) count: usize,
+    pub(super) unit: usize,
 }
 
 /// An output of the forward.
@@ -94,21 +156,58 @@ pub struct OutputSpec {
     pub name: &'static str,
     /// The element type.
     pub dtype: DType,
-    /// The shape, without the rows where they lead.
+    /// The shape, without the rows where it has them.
     pub shape: Vec<usize>,
-    /// Whether rows lead: then results are sliced to the valid rows.
+    /// Whether it has rows: then results are sliced to the valid ones.
     pub leading: LeadingDim,
+    /// Which dimension of the whole shape the rows are: the first, 0, by default.
+    pub axis: usize,
+    /// Whether its padded rows are zero after each batch.
+    pub scrub: bool,
 }
 
 impl OutputSpec {
     /// `[rows, row_shape..]`.
     pub fn rows(name: &'static str, dtype: DType, row_shape: &[usize]) -> OutputSpec {
-        OutputSpec { name, dtype, shape: row_shape.to_vec(), leading: LeadingDim::Rows }
+        OutputSpec { name, dtype, shape: row_shape.to_vec(), leading: LeadingDim::Rows, axis: 0, scrub: false }
     }
 
     /// Of this shape for every batch.
     pub fn fixed(name: &'static str, dtype: DType, shape: &[usize]) -> OutputSpec {
-        OutputSpec { name, dtype, shape: shape.to_vec(), leading: LeadingDim::Fixed }
+        OutputSpec { name, dtype, shape: shape.to_vec(), leading: LeadingDim::Fixed, axis: 0, scrub: false }
+    }
+
+    /// With the rows at this dimension of the whole shape.
+    #[must_use]
+    pub fn rows_at(mut self, axis: usize) -> OutputSpec {
+        self.axis = axis;
+        self
+    }
+
+    /// With its padded rows made zero, for who reads the whole bucket ([`BatchOutputs::padded`](super::BatchOutputs::padded)): by a break at the end of
+    /// the forward, in place, one launch for each such output of a padded batch.
+    #[must_use]
+    pub fn scrubbed(mut self) -> OutputSpec {
+        self.scrub = true;
+        self
+    }
+
+    /// Its shape in a batch of this many rows.
+    pub fn shape_of(&self, rows: usize) -> Vec<usize> {
+        shape_of(self.leading, self.axis, &self.shape, rows)
+    }
+
+    /// # Errors
+    /// [`PrefillError::Axis`].
+    pub(super) fn check(&self) -> Result<()> {
+        let has_rows = self.leading == LeadingDim::Rows;
+        if self.leading == LeadingDim::ValidRows || (self.scrub && !has_rows) {
+            return Err(PrefillError::NoRows { output: self.name }.into());
+        }
+        if self.axis > 0 && (!has_rows || self.axis > self.shape.len()) {
+            return Err(PrefillError::Axis { tensor: self.name, axis: self.axis, rank: self.shape.len() }.into());
+        }
+        Ok(())
     }
 }
 
@@ -118,7 +217,7 @@ pub(super) fn check_outputs(specs: &[OutputSpec], outputs: &[Tensor], rows: usiz
         return Err(PrefillError::OutputCount { expected: specs.len(), got: outputs.len() }.into());
     }
     for (spec, output) in specs.iter().zip(outputs) {
-        let shape = shape_of(spec.leading, &spec.shape, rows);
+        let shape = spec.shape_of(rows);
         if output.dtype() != spec.dtype || output.shape() != shape {
             return Err(PrefillError::Output {
                 output: spec.name,
@@ -131,7 +230,10 @@ pub(super) fn check_outputs(specs: &[OutputSpec], outputs: &[Tensor], rows: usiz
     Ok(())
 }
 
-fn shape_of(leading: LeadingDim, shape: &[usize], rows: usize) -> Vec<usize> {
-    let rows = (leading == LeadingDim::Rows).then_some(rows);
-    rows.into_iter().chain(shape.iter().copied()).collect()
+fn shape_of(leading: LeadingDim, axis: usize, shape: &[usize], rows: usize) -> Vec<usize> {
+    let mut whole = shape.to_vec();
+    if leading == LeadingDim::Rows {
+        whole.insert(axis.min(shape.len()), rows);
+    }
+    whole
 }

@@ -16,6 +16,7 @@ mod owned;
 mod parity;
 mod ranks;
 mod ranks_faults;
+mod specs;
 
 use breakable_cuda_graph::PrefillRunner;
 use breakable_cuda_graph::prefill::{Ladder, LadderOptions, RunnerOptions};

@@ -12,3 +12,4 @@ mod frozen;
 mod memset_nodes;
 mod patched;
 mod seed;
+mod streams;

@@ -91,16 +91,16 @@ impl DeviceBuffer {
         }
     }
 
-    /// Work on this stream uses it. Where it returns in the order of another one, that is made to come after what is on this stream by then.
+    /// Work on this stream is about to use it. Where it comes from and returns in the order of another one, that work comes after what is there now, and
+    /// the return after what is on this stream by then.
+    ///
+    /// # Errors
+    /// What the driver returns.
     #[inline]
-    pub(crate) fn used_on(&self, user: &Stream) {
-        if let Origin::Ordered { stream, users, .. } = &self.origin
-            && stream.as_raw() != user.as_raw()
-        {
-            let mut users = users.lock().unwrap_or_else(PoisonError::into_inner);
-            if !users.iter().any(|known| known.as_raw() == user.as_raw()) {
-                users.push(user.clone());
-            }
+    pub(crate) fn used_on(&self, user: &Stream) -> Result<()> {
+        match &self.origin {
+            Origin::Ordered { stream, users, .. } if stream.as_raw() != user.as_raw() => add_user(stream, users, user),
+            _ => Ok(()),
         }
     }
 
@@ -118,6 +118,27 @@ impl DeviceBuffer {
     pub fn context(&self) -> &Context {
         &self.context
     }
+}
+
+#[cold]
+fn add_user(stream: &Stream, users: &Mutex<Vec<Stream>>, user: &Stream) -> Result<()> {
+    let mut users = users.lock().unwrap_or_else(PoisonError::into_inner);
+    if users.iter().any(|known| known.as_raw() == user.as_raw()) {
+        return Ok(());
+    }
+    if stream.expect_not_captured().is_err() {
+        // What was there before the capture is all that matters.
+        stream.settle_work()?;
+    } else if user.expect_not_captured().is_ok() {
+        let (context, event) = (stream.context(), Event::new(stream.context())?);
+        // SAFETY: live handles of one context. Not by methods of these: it is no fork that a segment or a break has to join.
+        unsafe {
+            context.driver().cuEventRecord(event.as_raw(), stream.as_raw())?;
+            context.driver().cuStreamWaitEvent(user.as_raw(), event.as_raw(), 0)?;
+        }
+    }
+    users.push(user.clone());
+    Ok(())
 }
 
 impl Drop for DeviceBuffer {

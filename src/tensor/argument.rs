@@ -91,7 +91,7 @@ impl Kernel {
         let to = self.admit(stream)?;
         for argument in arguments {
             if let Arg::Tensor(tensor) = argument {
-                tensor.used_by(&to, stream);
+                tensor.used_by(&to, stream)?;
             }
         }
         // SAFETY: as the caller says; the places were checked.
@@ -212,7 +212,7 @@ impl Tensor {
         self.expect_on(stream.context(), "tensor")?;
         self.storage().expect_usable()?;
         let to = operation::admit(stream.context(), stream.as_raw(), "work on a tensor")?;
-        self.used_by(&to, stream);
+        self.used_by(&to, stream)?;
         if let Destination::Capture(capture) = &to {
             capture.used_on(stream.as_raw(), self.storage().clone());
         }
@@ -220,13 +220,17 @@ impl Tensor {
     }
 
     /// An operation that goes there uses the tensor, on this stream.
+    ///
+    /// # Errors
+    /// What the driver returns.
     #[inline]
-    pub(crate) fn used_by(&self, to: &Destination, stream: &Stream) {
+    pub(crate) fn used_by(&self, to: &Destination, stream: &Stream) -> Result<()> {
         let storage = self.storage();
-        match to {
-            Destination::Device => storage.used_on(stream),
-            Destination::Capture(_) => to.keep_unless_own(storage.recording, || -> KeepAlive { storage.clone() }),
+        if let Destination::Device = to {
+            return storage.used_on(stream);
         }
+        to.keep_unless_own(storage.recording, || -> KeepAlive { storage.clone() });
+        Ok(())
     }
 
     /// An operation of the crate's that is about to be enqueued on the stream uses the tensor.
@@ -237,7 +241,7 @@ impl Tensor {
         let storage = self.storage();
         storage.expect_usable()?;
         if !capture_state::keep_if_listed(stream.as_raw(), storage.recording, || -> KeepAlive { storage.clone() }) {
-            self.used_by(&operation::admit(stream.context(), stream.as_raw(), what)?, stream);
+            self.used_by(&operation::admit(stream.context(), stream.as_raw(), what)?, stream)?;
         }
         Ok(())
     }

@@ -122,15 +122,19 @@ impl Storage {
         }
     }
 
-    /// Work on this stream uses the memory.
+    /// Work on this stream is about to use the memory.
+    ///
+    /// # Errors
+    /// What the driver returns.
     #[inline]
-    pub(crate) fn used_on(&self, stream: &Stream) {
+    pub(crate) fn used_on(&self, stream: &Stream) -> Result<()> {
         match &self.hold {
-            Hold::Buffer(buffer) | Hold::Traced(buffer, _) => buffer.used_on(stream),
+            Hold::Buffer(buffer) | Hold::Traced(buffer, _) => return buffer.used_on(stream),
             Hold::Block(memory) => memory.used_on(stream),
             Hold::View { memory, .. } => memory.used_on(stream),
             Hold::Host(_) => {}
         }
+        Ok(())
     }
 
     /// Makes the memory's return wait for the event, where it happens in the order of a stream of the crate's: `false` where it does not.

@@ -40,7 +40,7 @@ impl Tensor {
             return Err(TensorError::Shape { what: "write", expected, got: Box::new(*self.layout()) }.into());
         }
         self.storage().expect_usable()?;
-        self.storage().used_on(stream);
+        self.storage().used_on(stream)?;
         // SAFETY: the tensor's storage is live and reaches as far as its layout, checked when it was made.
         unsafe { stream.copy_host_to_device(self.address(), bytes_of(values)) }
     }
@@ -58,7 +58,7 @@ impl Tensor {
             Location::Device => {
                 self.device_context("the tensor to read")?.expect_same(stream.context(), "stream")?;
                 self.storage().expect_readable()?;
-                self.storage().used_on(stream);
+                self.storage().used_on(stream)?;
                 // SAFETY: every bit pattern is a value of an element, zeros too.
                 span.resize(self.layout().extent(), unsafe { core::mem::zeroed::<T>() });
                 // SAFETY: the storage is live and reaches as far as the layout.

@@ -12,4 +12,5 @@ mod frozen;
 mod memset_nodes;
 mod patched;
 mod seed;
+mod sides;
 mod streams;

@@ -324,11 +324,12 @@ fn the_context_is_current_where_the_callers_code_runs() {
     // A context's handle, as a number: the pointer itself is no thread's.
     struct Look(breakable_cuda_graph::Driver, Arc<Mutex<Vec<(&'static str, usize)>>>);
     impl Look {
-        fn at(&self, what: &'static str) {
+        fn at(&self, what: &'static str) -> Result<()> {
             let mut current = std::ptr::null_mut();
             // SAFETY: a valid place.
             unsafe { self.0.cuCtxGetCurrent(&mut current).expect("asked") };
             self.1.lock().expect("the list").push((what, current as usize));
+            Ok(())
         }
     }
     let seen: Arc<Mutex<Vec<(&'static str, usize)>>> = Arc::default();
@@ -338,16 +339,16 @@ fn the_context_is_current_where_the_callers_code_runs() {
         let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
         capture
             .record(&rig.stream, |scope| {
-                look().at("forward");
-                scope.break_point("live", [None::<&Tensor>], move |_| Ok(inside.at("live break")))?;
+                look().at("forward")?;
+                scope.break_point("live", [None::<&Tensor>], move |_| inside.at("live break"))?;
                 let options = BreakOptions::new("patched").patched();
-                scope.break_point(options, [None::<&Tensor>], move |_| Ok(patched.at("patched break")))
+                scope.break_point(options, [None::<&Tensor>], move |_| patched.at("patched break"))
             })
             .expect("a recording");
         let _ = capture.replay(&rig.stream).expect("a replay");
-        eager(&rig.pool, &rig.stream, |_| Ok(look().at("eager"))).expect("an eager run");
-        trace(&rig.pool, &rig.stream, |_| Ok(look().at("trace"))).expect("a trace");
-        look().at("outside");
+        eager(&rig.pool, &rig.stream, |_| look().at("eager")).expect("an eager run");
+        trace(&rig.pool, &rig.stream, |_| look().at("trace")).expect("a trace");
+        look().at("outside").expect("asked");
     });
     let seen = seen.lock().expect("the list");
     for what in ["forward", "live break", "patched break", "eager", "trace"] {

@@ -7,10 +7,10 @@ use super::model_files::{Config, ModelFiles, Weights};
 use super::support::demo::{Ops, Weight};
 use breakable_cuda_graph::driver::{Context, Stream};
 use breakable_cuda_graph::prefill::{
-    self, CaptureProgress, InputData, InputSpec, MemoryPlan, Mode, OutputSpec, TailRule,
+    self, CaptureProgress, InputData, InputSpec, MemoryPlan, Mode, OutputSpec, TailRule, expect_inputs,
 };
 use breakable_cuda_graph::{
-    DType, Error, Misuse, PrefillModel, PrefillRunner, RunnerOptions, Scope, Tensor, current_stream, eager, empty,
+    DType, Error, PrefillModel, PrefillRunner, RunnerOptions, Scope, Tensor, current_stream, eager, empty,
 };
 
 /// What attention reads live: where each sentence of the batch begins.
@@ -179,7 +179,7 @@ impl PrefillModel for Model {
     }
 
     fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let [ids, places] = inputs else { return Err(Error::Misuse(Misuse::NoForward)) };
+        let [ids, places] = expect_inputs(inputs)?;
         Ok(vec![self.hidden(scope, ids, places)?])
     }
 }

@@ -45,6 +45,11 @@ impl Agreement {
         self.power == Power::On
     }
 
+    /// Whether there are other ranks.
+    pub(super) fn has_others(&self) -> bool {
+        self.ranks.size() > 1
+    }
+
     pub(super) fn turn_off(&mut self) {
         self.power = Power::Off;
     }

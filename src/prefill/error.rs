@@ -42,6 +42,14 @@ pub enum PrefillError {
         /// What the batch gives.
         got: usize,
     },
+    /// A forward takes another number of inputs than it was given, which are those that its model declares.
+    #[error("the forward takes {expected} inputs and was given {got}: declare as many, in the same order")]
+    ForwardInputs {
+        /// What it takes.
+        expected: usize,
+        /// What it was given.
+        got: usize,
+    },
     /// An input is not what the model declares for a batch of these rows. Nothing was copied.
     #[error("input {input}: a batch of {rows} rows takes {expected}, got {got}: nothing was copied")]
     Input {

@@ -9,7 +9,7 @@
 //! - `keys`: what captures are made under. `capturer`: how buckets are captured. `capture_set`: the captures, and which to drop. `planning`: what all captures will take, and the plans by which
 //!   they are recorded.
 //! - `agreement`: whether the runner replays, and what all `ranks` do alike.
-//! - `options`, `error`.
+//! - `options`, `error`. `telling`: progress, and callers that panic when they are told.
 
 mod agreement;
 mod capture_set;
@@ -32,6 +32,7 @@ mod reason;
 mod runner;
 mod spec;
 mod stats;
+mod telling;
 
 pub use crate::tensor::{Scalar, TailRule};
 pub use error::PrefillError;
@@ -39,11 +40,11 @@ pub use fit::{CostModel, FitOptions};
 pub use fn_model::FnModel;
 pub use ladder::{Ladder, LadderOptions, LadderReport, LadderUsage};
 pub use model::{Batch, HostData, InputData, Mode, PrefillModel};
-pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, Planning, RunnerOptions};
+pub use options::{CaptureProgress, CaptureWhen, OFF_VARIABLE, OnFailure, OnReplayFailure, Planning, RunnerOptions};
 pub use outputs::BatchOutputs;
 pub use planning::{BucketPlan, MemoryPlan};
 pub use ranks::{OneRank, Ranks, RanksError, ThreadRank};
 pub use reason::{Decision, EagerReason, ReasonKind};
 pub use runner::PrefillRunner;
-pub use spec::{InputSpec, LeadingDim, OutputSpec};
+pub use spec::{InputSpec, LeadingDim, OutputSpec, expect_inputs};
 pub use stats::{BucketReplays, EagerCount, RunnerStats};

@@ -33,6 +33,18 @@ pub enum OnFailure {
     KeepOthers,
 }
 
+/// What becomes of a batch whose replay fails: a break returned an error, a launch failed, the pool's memory is released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnReplayFailure {
+    /// The error is returned.
+    #[default]
+    Tell,
+    /// It runs once more, eagerly and padded to its bucket, and the reason is counted; [`last_failure`](super::PrefillRunner::last_failure) says what failed.
+    /// Breaks that had run before the failure run again. The eager run's error is returned where that fails too. With several ranks this rank alone
+    /// does so: not for a forward that exchanges data between them.
+    RunEagerly,
+}
+
 /// Whether captures are planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -69,6 +81,8 @@ pub struct RunnerOptions {
     pub padding_limit: Option<f64>,
     /// What becomes of the other buckets when a capture fails.
     pub on_failure: OnFailure,
+    /// What becomes of a batch whose replay fails.
+    pub on_replay_failure: OnReplayFailure,
     /// The pool, to share it with other captures. `None`: one of its own.
     pub pool: Option<CapturePool>,
     /// How its own pool is made. The limit is [`max_bytes`](RunnerOptions::max_bytes).
@@ -94,6 +108,7 @@ impl RunnerOptions {
             max_bytes: None,
             padding_limit: None,
             on_failure: OnFailure::default(),
+            on_replay_failure: OnReplayFailure::default(),
             pool: None,
             pool_options: PoolOptions::default(),
             planning: Planning::default(),
@@ -142,6 +157,13 @@ impl RunnerOptions {
     #[must_use]
     pub fn on_failure(mut self, policy: OnFailure) -> Self {
         self.on_failure = policy;
+        self
+    }
+
+    /// With this policy for replays that fail.
+    #[must_use]
+    pub fn on_replay_failure(mut self, policy: OnReplayFailure) -> Self {
+        self.on_replay_failure = policy;
         self
     }
 

@@ -57,6 +57,11 @@ pub enum EagerReason {
         /// The bucket.
         bucket: usize,
     },
+    /// The batch's replay failed, and the runner was asked to run it eagerly then.
+    ReplayFailed {
+        /// The bucket.
+        bucket: usize,
+    },
     /// Another rank can't replay this batch, or the ranks can't reach each other.
     RanksDisagree,
     /// The model's own reason.
@@ -78,11 +83,12 @@ pub enum ReasonKind {
     RanksDisagree,
     Rejected,
     OverBudget,
+    ReplayFailed,
 }
 
 impl ReasonKind {
     /// All of them.
-    pub const ALL: [ReasonKind; 11] = [
+    pub const ALL: [ReasonKind; 12] = [
         ReasonKind::TurnedOff,
         ReasonKind::NoRows,
         ReasonKind::AboveLargest,
@@ -94,6 +100,7 @@ impl ReasonKind {
         ReasonKind::RanksDisagree,
         ReasonKind::Rejected,
         ReasonKind::OverBudget,
+        ReasonKind::ReplayFailed,
     ];
 
     /// A short name for reports, such as `above_largest`.
@@ -110,6 +117,7 @@ impl ReasonKind {
             ReasonKind::RanksDisagree => "ranks_disagree",
             ReasonKind::Rejected => "rejected",
             ReasonKind::OverBudget => "over_budget",
+            ReasonKind::ReplayFailed => "replay_failed",
         }
     }
 }
@@ -135,6 +143,7 @@ impl EagerReason {
             EagerReason::RanksDisagree => ReasonKind::RanksDisagree,
             EagerReason::Rejected(_) => ReasonKind::Rejected,
             EagerReason::OverBudget { .. } => ReasonKind::OverBudget,
+            EagerReason::ReplayFailed { .. } => ReasonKind::ReplayFailed,
         }
     }
 }
@@ -157,6 +166,7 @@ impl fmt::Display for EagerReason {
             EagerReason::OverBudget { bucket } => {
                 write!(f, "the capture of bucket {bucket} took more memory than all may: raise max_bytes")
             }
+            EagerReason::ReplayFailed { bucket } => write!(f, "the replay of bucket {bucket} failed"),
             EagerReason::RanksDisagree => f.write_str("another rank can't replay, or the ranks can't reach each other"),
             EagerReason::Rejected(text) => write!(f, "the model rejects it: {text}"),
         }

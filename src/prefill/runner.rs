@@ -8,11 +8,12 @@ use super::forward::ModelForward;
 use super::keys::Keys;
 use super::ladder::Bucket;
 use super::model::{Batch, Mode, PrefillModel};
-use super::options::{CaptureProgress, RunnerOptions};
+use super::options::{CaptureProgress, OnReplayFailure, RunnerOptions};
 use super::outputs::BatchOutputs;
 use super::planning::{Failure, MemoryPlan};
 use super::reason::{Decision, EagerReason};
 use super::stats::{Counters, RunnerStats};
+use super::telling::Telling;
 use crate::capture::{BreakableCapture, CaptureReport, PatchStats, ReplayOptions, active_forward};
 use crate::driver::{Context, Stream};
 use crate::error::{Error, Result};
@@ -90,6 +91,7 @@ pub struct PrefillRunner<'m, M: PrefillModel> {
     dispatch: Dispatch,
     agreement: Agreement,
     counters: Counters,
+    on_replay_failure: OnReplayFailure,
     /// Of a runner that owns its model: it goes last, as captures and the forward borrow from it.
     _model: Option<Arc<dyn Send + Sync + 'm>>,
 }
@@ -132,10 +134,21 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let counters = Counters::new(options.ladder.buckets().len());
         let dispatch = Dispatch::new(options.ladder, options.when, options.padding_limit);
         agreement.expect_alike(dispatch.numbers().chain(bounds).chain([on_failure]))?;
-        let owns_pool = options.pool.is_none();
+        let (owns_pool, on_replay_failure) = (options.pool.is_none(), options.on_replay_failure);
         let keys = Keys::new(model.key(), dispatch.ladder().buckets().len());
         let _model = None;
-        Ok(PrefillRunner { captures, forward, pool, owns_pool, keys, dispatch, agreement, counters, _model })
+        Ok(PrefillRunner {
+            captures,
+            forward,
+            pool,
+            owns_pool,
+            keys,
+            dispatch,
+            agreement,
+            counters,
+            on_replay_failure,
+            _model,
+        })
     }
 
     /// As [`new`](PrefillRunner::new), with a share in the model: for engines that keep model and runner side by side, in a class of another language say.
@@ -332,7 +345,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
     /// [`Error::Capture`](crate::Error::Capture) with bucket and segment, or what the model returns, when a capture fails: then all captures are
     /// dropped and every batch runs eagerly, on all ranks, unless [`OnFailure::KeepOthers`](super::OnFailure::KeepOthers) was asked for, by which the other buckets are still
     /// captured and the first error is returned. [`PrefillError::OtherRankFailed`] and [`PrefillError::RecordingsDiffer`] where this rank was not
-    /// the one that failed. A panic of the model goes on after the other ranks were told.
+    /// the one that failed. A panic of the model goes on after the other ranks were told; one of `progress` at once, or, with other ranks, after all was
+    /// captured, as they would wait. What was captured before stays.
     pub fn capture_all(&mut self, stream: &Stream, mut progress: impl FnMut(&CaptureProgress)) -> Result<()> {
         if !self.all_on()? {
             return Ok(());
@@ -340,16 +354,17 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         let todo = self.captures.not_captured(self.keys.descending(self.dispatch.ladder()), true);
         self.trace_all(stream, &todo);
         let of = todo.len();
-        let mut first_error = None;
+        let (mut first_error, mut telling) = (None, Telling::new(&mut progress, self.agreement.has_others()));
         for (done, bucket) in todo.into_iter().enumerate() {
             match self.capture(stream, bucket, None).map_err(Failure::into_error) {
-                Ok(one) => progress(&CaptureProgress { done: done + 1, of, ..one }),
+                Ok(one) => telling.tell(&CaptureProgress { done: done + 1, of, ..one }),
                 Err(error) if self.agreement.is_on() => {
                     first_error.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
         }
+        telling.end();
         first_error.map_or(Ok(()), Err)
     }
 
@@ -395,11 +410,12 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         if all.is_empty() {
             return Err(PrefillError::NotCaptured { bucket }.into());
         }
-        let of = all.len();
+        let (of, mut telling) = (all.len(), Telling::new(&mut progress, self.agreement.has_others()));
         for (done, bucket) in all.into_iter().enumerate() {
             let one = self.capture(stream, bucket, None).map_err(Failure::into_error)?;
-            progress(&CaptureProgress { done: done + 1, of, ..one });
+            telling.tell(&CaptureProgress { done: done + 1, of, ..one });
         }
+        telling.end();
         Ok(())
     }
 
@@ -448,7 +464,11 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             && !self.captures.set().has(bucket.slot)
         {
             match self.capture(stream, bucket, Some(batch)) {
-                Ok(_) => return self.ran_through(stream, batch, bucket),
+                Ok(_) => {
+                    let captured = self.captures.set().get(bucket.slot);
+                    let number = captured.map_or(0, |captured| captured.capture.recorded_as());
+                    return self.replayed(stream, batch, bucket, number);
+                }
                 Err(Failure::OverBudget(error, Some(outputs))) => {
                     log::warn!("bucket {} was captured at its first use and dropped: {error}", bucket.rows);
                     self.agreement.note_failure(error);
@@ -464,7 +484,16 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             }
         }
         match choice {
-            Choice::Replay(bucket) => self.replay_checked(stream, batch, bucket),
+            Choice::Replay(bucket) => match self.replay_now(stream, batch, bucket) {
+                Ok(number) => self.replayed(stream, batch, bucket, number),
+                Err(error) if self.on_replay_failure == OnReplayFailure::RunEagerly => {
+                    let reason = EagerReason::ReplayFailed { bucket: bucket.rows };
+                    self.counters.eager(&reason, batch.rows, Some(bucket));
+                    self.agreement.note_failure(error);
+                    self.eagerly(stream, batch, bucket.rows)
+                }
+                Err(error) => Err(error),
+            },
             Choice::Eager(reason) => {
                 self.counters.eager(&reason, batch.rows, self.dispatch.ladder().find(batch.rows));
                 if reason == EagerReason::NoRows {
@@ -501,7 +530,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         };
         let Some(number) = number else { return Err(not_captured.into()) };
         let bucket = self.dispatch.ladder().under(bucket, number);
-        self.replay_checked(stream, batch, bucket)
+        let number = self.replay_now(stream, batch, bucket)?;
+        self.replayed(stream, batch, bucket, number)
     }
 
     /// Runs a batch eagerly, whatever its rows. Counts nothing.
@@ -557,35 +587,28 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         choice
     }
 
-    /// A checked batch, in this bucket.
-    fn replay_checked(
-        &mut self,
-        stream: &Stream,
-        batch: &Batch<'_, M::Context>,
-        bucket: Bucket,
-    ) -> Result<BatchOutputs<'_>> {
+    /// Replays a checked batch in this bucket; gives the replay's number in the pool.
+    fn replay_now(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, bucket: Bucket) -> Result<u64> {
         let not_captured = || PrefillError::NotCaptured { bucket: bucket.rows };
         let captured = self.captures.use_now(bucket).ok_or_else(not_captured)?;
         self.forward.fill(stream, Some(batch.inputs), batch.rows, bucket.rows)?;
         let options = ReplayOptions::default().valid_rows(batch.rows);
         let capture = &mut captured.capture;
-        let number = active_forward(batch.context, || Ok::<_, Error>(capture.replay_with(stream, options)?.number()))?;
-        self.counters.replayed(bucket, batch.rows);
-        let (specs, outputs) = (self.forward.outputs(), &captured.outputs);
-        Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, (stream, number)))
+        active_forward(batch.context, || Ok::<_, Error>(capture.replay_with(stream, options)?.number()))
     }
 
-    /// What the batch gave that a bucket's capture was recorded with.
-    fn ran_through(
+    /// What a bucket's capture has left for the batch, by its replay or recording of this number in the pool.
+    fn replayed(
         &mut self,
         stream: &Stream,
         batch: &Batch<'_, M::Context>,
         bucket: Bucket,
+        number: u64,
     ) -> Result<BatchOutputs<'_>> {
         let not_captured = || PrefillError::NotCaptured { bucket: bucket.rows };
         let captured = self.captures.set().get(bucket.slot).ok_or_else(not_captured)?;
         self.counters.replayed(bucket, batch.rows);
-        let (specs, outputs, number) = (self.forward.outputs(), &captured.outputs, captured.capture.recorded_as());
+        let (specs, outputs) = (self.forward.outputs(), &captured.outputs);
         Ok(BatchOutputs::replayed(specs, outputs, batch.rows, bucket.rows, &self.pool, (stream, number)))
     }
 

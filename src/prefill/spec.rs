@@ -211,6 +211,23 @@ impl OutputSpec {
     }
 }
 
+/// The inputs of a forward that takes so many, for the head of [`forward`](super::PrefillModel::forward).
+///
+/// ```
+/// # use breakable_cuda_graph::{Result, Tensor, prefill::expect_inputs};
+/// # fn forward(inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+/// let [ids, positions] = expect_inputs(inputs)?;
+/// # Ok(vec![ids.clone(), positions.clone()])
+/// # }
+/// assert!(forward(&[]).unwrap_err().to_string().contains("takes 2 inputs"));
+/// ```
+///
+/// # Errors
+/// [`PrefillError::ForwardInputs`] where there are more or fewer.
+pub fn expect_inputs<const N: usize>(inputs: &[Tensor]) -> Result<&[Tensor; N]> {
+    inputs.try_into().map_err(|_| PrefillError::ForwardInputs { expected: N, got: inputs.len() }.into())
+}
+
 /// Whether a forward returned what the model declares.
 pub(super) fn check_outputs(specs: &[OutputSpec], outputs: &[Tensor], rows: usize) -> Result<()> {
     if specs.len() != outputs.len() {

@@ -7,6 +7,7 @@ mod bad_input;
 mod bounds;
 mod devices;
 mod dispatch;
+mod failures;
 mod first_use;
 mod inputs;
 mod keys;

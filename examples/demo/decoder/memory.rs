@@ -5,7 +5,7 @@ use super::DecoderSizes;
 use breakable_cuda_graph::CapturePool;
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::memory::Trace;
-use breakable_cuda_graph::prefill::{InputSpec, Mode, OutputSpec, PrefillModel, TailRule};
+use breakable_cuda_graph::prefill::{InputSpec, Mode, OutputSpec, PrefillModel, TailRule, expect_inputs};
 use breakable_cuda_graph::tensor::{DType, Tensor};
 use breakable_cuda_graph::{Error, Misuse, Result};
 use breakable_cuda_graph::{Scope, current_stream, empty, trace};
@@ -111,7 +111,7 @@ impl PrefillModel for Decoder {
     }
 
     fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        let [ids] = inputs else { return Err(Misuse::NoForward.into()) };
+        let [ids] = expect_inputs(inputs)?;
         Ok(vec![self.hidden(scope, ids.rows())?])
     }
 }

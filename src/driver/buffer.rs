@@ -7,6 +7,7 @@ use super::event::Event;
 use super::keep_alive::KeepAlive;
 use super::memory_pool::MemoryPool;
 use super::stream::Stream;
+use super::stream_order::order_after;
 use crate::error::Result;
 use crate::sys::CUdeviceptr;
 use core::ffi::c_void;
@@ -130,12 +131,7 @@ fn add_user(stream: &Stream, users: &Mutex<Vec<Stream>>, user: &Stream) -> Resul
         // What was there before the capture is all that matters.
         stream.settle_work()?;
     } else if user.expect_not_captured().is_ok() {
-        let (context, event) = (stream.context(), Event::new(stream.context())?);
-        // SAFETY: live handles of one context. Not by methods of these: it is no fork that a segment or a break has to join.
-        unsafe {
-            context.driver().cuEventRecord(event.as_raw(), stream.as_raw())?;
-            context.driver().cuStreamWaitEvent(user.as_raw(), event.as_raw(), 0)?;
-        }
+        order_after(user, stream, &Event::new(stream.context())?)?;
     }
     users.push(user.clone());
     Ok(())

@@ -32,6 +32,13 @@ fn is_of_other_nodes(error: &CallError) -> bool {
 }
 
 /// An executable graph, destroyed when dropped. The driver puts the destruction off while a launch of it is running.
+///
+/// It can be sent to another thread and not be used by two at once, as a [`Graph`].
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<breakable_cuda_graph::driver::GraphExec>();
+/// ```
 pub struct GraphExec {
     context: Context,
     raw: CUgraphExec,
@@ -44,10 +51,8 @@ pub struct GraphExec {
 const MOST_BYTES: usize = 8 << 20;
 const MOST_NODE_BYTES: usize = 16 << 10;
 
-// SAFETY: an exec may be launched from any thread; the driver serialises launches of one exec.
+// SAFETY: an exec may be used from any thread, one at a time. It is not `Sync`.
 unsafe impl Send for GraphExec {}
-// SAFETY: likewise.
-unsafe impl Sync for GraphExec {}
 
 impl fmt::Debug for GraphExec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

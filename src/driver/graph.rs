@@ -8,15 +8,21 @@ use crate::sys::{CUgraph, CUgraphNode, CUgraphNodeType, CUlaunchAttributeID, CUl
 use std::fmt;
 
 /// A graph, destroyed when dropped.
+///
+/// It can be sent to another thread and not be used by two at once: the driver's graph objects are
+/// [not synchronised](https://docs.nvidia.com/cuda/cuda-driver-api/graphs-thread-safety.html), not even for instantiation.
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<breakable_cuda_graph::driver::Graph>();
+/// ```
 pub struct Graph {
     context: Context,
     raw: CUgraph,
 }
 
-// SAFETY: a graph may be used from any thread, one at a time; shared use only reads it.
+// SAFETY: a graph may be used from any thread, one at a time. It is not `Sync`.
 unsafe impl Send for Graph {}
-// SAFETY: likewise.
-unsafe impl Sync for Graph {}
 
 /// How many nodes of each kind a graph has, those inside child graphs counted in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -16,8 +16,13 @@ pub(crate) fn order_after(later: &Stream, earlier: &Stream, event: &Event) -> Re
     // It would become part of that capture, or end it.
     earlier.expect_not_captured()?;
     later.expect_not_captured()?;
-    event.record(earlier)?;
-    later.wait(event)
+    let driver = later.context().driver();
+    // SAFETY: live handles of one context. Not by methods of these: it is no fork that the break which runs here has to join.
+    unsafe {
+        driver.cuEventRecord(event.as_raw(), earlier.as_raw())?;
+        driver.cuStreamWaitEvent(later.as_raw(), event.as_raw(), 0)?;
+    }
+    Ok(())
 }
 
 /// Work that is ordered whatever streams it goes to: each stream comes after the one before.

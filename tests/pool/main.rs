@@ -6,6 +6,7 @@ mod support;
 mod bad_input;
 mod drops;
 mod lend;
+mod lifetimes;
 mod planned;
 mod release;
 mod stack;

@@ -141,7 +141,8 @@ impl Layers {
     fn attend(&self, b: &Break<'_>) -> Result<Tensor> {
         let (qkv, v) = (b.input(0)?, b.input(1)?);
         let y = b.output(0).ok_or(Error::Misuse(Misuse::OutputCount { expected: 1, got: 0 }))?;
-        let offsets = &b.forward_ctx::<DecoderBatch>()?.offsets;
+        // As an inline break too: then every batch has its offsets in this tensor, and only the tensor's place is the recording's.
+        let offsets = &b.frozen_ctx::<DecoderBatch>()?.offsets;
         let DecoderSizes { heads, kv_heads, shards, .. } = self.sizes;
         let heads = [heads / shards, kv_heads / shards];
         let q = b.empty(DType::BF16, &[qkv.rows(), self.sizes.attention()])?;

@@ -7,6 +7,9 @@ use core::ffi::c_void;
 /// The most parameters of a launch that is listed. One of more is enqueued.
 pub(crate) const MAX_PARAMETERS: usize = 32;
 
+/// The most bytes of all parameters of a launch that is listed: what every driver takes in a node. One of more is enqueued.
+pub(crate) const MAX_PARAMETER_BYTES: usize = 4096;
+
 /// Launches in order, with the values of their parameters. Cleared and filled anew without allocating.
 #[derive(Default)]
 pub(crate) struct LaunchList {

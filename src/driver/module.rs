@@ -5,7 +5,7 @@ use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::keep_alive::KeepAlive;
 use super::launch;
-use super::launch_list::MAX_PARAMETERS;
+use super::launch_list::{MAX_PARAMETER_BYTES, MAX_PARAMETERS};
 use super::operation::{self, Destination};
 use super::stream::Stream;
 use crate::error::{Misuse, Result};
@@ -146,8 +146,10 @@ impl Module {
         let mut kernel =
             Kernel { module: self.inner.clone(), context: context.clone(), raw, name: name.into(), sizes: None };
         if context.driver().supports(Call::cuFuncGetParamInfo) {
-            let sizes: Arc<[usize]> = kernel.parameters()?.iter().map(|parameter| parameter.size).collect();
-            kernel.sizes = Some(sizes).filter(|sizes| sizes.len() <= MAX_PARAMETERS);
+            let parameters = kernel.parameters()?;
+            let bytes = parameters.last().map_or(0, |last| last.offset + last.size);
+            let sizes: Arc<[usize]> = parameters.iter().map(|parameter| parameter.size).collect();
+            kernel.sizes = Some(sizes).filter(|sizes| sizes.len() <= MAX_PARAMETERS && bytes <= MAX_PARAMETER_BYTES);
         }
         Ok(kernel)
     }

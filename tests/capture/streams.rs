@@ -2,8 +2,6 @@
 
 use crate::support::{Rig, assert_same, driver, for_each_seed};
 use breakable_cuda_graph::driver::{Device, DeviceBuffer, Event, Stream};
-use breakable_cuda_graph::sys::CUresult;
-use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUstreamCaptureMode, Call};
 use breakable_cuda_graph::{
     BreakOptions, BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, GraphOptions, Misuse,
@@ -175,6 +173,9 @@ fn a_recording_of_nothing_whose_output_is_the_pools_is_refused() {
 #[cfg(not(feature = "driver-tests"))]
 #[test]
 fn an_operation_that_made_no_node_is_named() {
+    use breakable_cuda_graph::sys::CUresult;
+    use breakable_cuda_graph::sys::intercept::Fault;
+
     let rig = Rig::new(&driver());
     let (x, y) = (rig.ones(&[64]), rig.zeros(&[64]));
     let fault = Fault { call: Some(Call::cuLaunchKernel), after: 1, code: CUresult::CUDA_SUCCESS };

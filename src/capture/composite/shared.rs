@@ -48,8 +48,8 @@ struct State {
     source: u64,
     /// The source's.
     nodes: Vec<Node>,
-    /// Whose graph is in it.
-    holder: u64,
+    /// Whose graph is in it. `None`: an update failed, and nobody knows.
+    holder: Option<u64>,
 }
 
 /// Held while a member uses a shared exec.
@@ -89,17 +89,24 @@ impl SharedExec {
     pub(super) fn lock(&self, member: &Member, stream: &Stream) -> Result<Option<SharedExecGuard<'_>>> {
         let mut guard = locked(&self.state);
         let switched = match &mut *guard {
-            Some(state) if state.holder == member.id => false,
+            Some(state) if state.holder == Some(member.id) => false,
             Some(state) => {
-                if state.nodes.len() != member.nodes.len() || !state.exec.update(&member.graph)? {
+                if state.nodes.len() != member.nodes.len() {
                     return Ok(None);
                 }
-                state.holder = member.id;
+                // Should the call fail, nobody knows what is in it: whoever comes next puts its own graph in.
+                let holder = state.holder.take();
+                if !state.exec.update(&member.graph)? {
+                    state.holder = holder;
+                    return Ok(None);
+                }
+                state.holder = Some(member.id);
                 true
             }
             none => {
                 let exec = GraphExec::measured(&member.graph, member.nodes.len(), member.flags, stream)?;
-                *none = Some(State { exec, source: member.id, nodes: member.nodes.clone(), holder: member.id });
+                let (source, nodes) = (member.id, member.nodes.clone());
+                *none = Some(State { exec, source, nodes, holder: Some(source) });
                 true
             }
         };
@@ -116,7 +123,8 @@ impl SharedExec {
     /// The member's graph is about to go.
     pub(super) fn leave(&self, member: &Member) {
         let mut guard = locked(&self.state);
-        if guard.as_ref().is_some_and(|state| state.source == member.id || state.holder == member.id) {
+        let refers = |state: &State| state.source == member.id || state.holder.is_none_or(|holder| holder == member.id);
+        if guard.as_ref().is_some_and(refers) {
             *guard = None;
         }
     }

@@ -82,6 +82,24 @@ fn captures_that_go_leave_the_others_theirs() {
     });
 }
 
+/// Nobody knows what is in an exec whose update failed in any other way than by a refusal.
+#[test]
+fn after_an_update_that_failed_each_capture_is_right() {
+    let rig = Rig::new(&driver().intercepted());
+    let log = rig.driver.intercept().expect("an intercepted driver");
+    let mut captures: Vec<_> = (0..2).map(|_| Captured::new(&rig, &[Patched; 3], shared())).collect();
+    captures.iter_mut().for_each(|captured| captured.check(Live::new(2.0), None));
+    for _ in 0..2 {
+        // The second's graph is in it.
+        let updates = log.count(Call::cuGraphExecUpdate_v2);
+        log.fail(Fault { call: Some(Call::cuGraphExecUpdate_v2), after: 0, code: CUresult::CUDA_ERROR_UNKNOWN });
+        assert!(captures[0].replay(Live::new(3.0), None).is_err());
+        captures[1].check(Live::new(3.0), None);
+        assert_eq!(log.count(Call::cuGraphExecUpdate_v2), updates + 2, "its own graph is put in anew");
+    }
+    captures[0].check(Live::new(5.0), None);
+}
+
 #[test]
 fn a_replay_of_the_same_capture_does_not_switch() {
     let rig = Rig::new(&driver());

@@ -61,7 +61,7 @@ impl BareLoop {
 
     #[inline]
     pub fn replay(&self) -> Result<(), Box<dyn Error>> {
-        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes } = self.config;
+        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, .. } = self.config;
         for (at, &exec) in self.execs.iter().enumerate() {
             // SAFETY: a live exec of a live capture.
             check(unsafe { (self.graph_launch)(exec, self.stream) })?;
@@ -164,7 +164,7 @@ impl BarePatched {
 }
 
 fn parameters(function: CUfunction, config: LaunchConfig, pointers: &mut [*mut c_void; 4]) -> CUDA_KERNEL_NODE_PARAMS {
-    let LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes } = config;
+    let LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes, .. } = config;
     CUDA_KERNEL_NODE_PARAMS {
         func: function,
         gridDimX: grid_x,

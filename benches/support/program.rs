@@ -151,7 +151,7 @@ fn operation(
 unsafe fn launch_foreign(
     kernel: &Kernel,
     stream: &Stream,
-    LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes }: LaunchConfig,
+    LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, .. }: LaunchConfig,
     pointers: &mut [*mut c_void; 4],
 ) -> Result<()> {
     let (function, driver, none) = (kernel.as_raw(), stream.context().driver(), core::ptr::null_mut());

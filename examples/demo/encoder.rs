@@ -12,7 +12,7 @@ const CHUNK: usize = 128;
 
 /// Threads for this many teams of a warp each, in blocks so small that few rows still spread over the device.
 pub(super) fn teams(count: usize) -> LaunchConfig {
-    LaunchConfig { grid: [count.min(1 << 20) as u32, 1, 1], block: [32, 1, 1], shared_bytes: 0 }
+    LaunchConfig::new([count.min(1 << 20) as u32, 1, 1], [32, 1, 1])
 }
 
 impl Ops {

@@ -242,7 +242,7 @@ impl Ops {
                 TensorError::Shape { what: "spin", expected: "[1]".into(), got: Box::new(*runs.layout()) }.into()
             );
         }
-        let config = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
+        let config = LaunchConfig::new([1, 1, 1], [1, 1, 1]);
         // SAFETY: the kernel's parameters, on a tensor of one element.
         unsafe { self.kernels.spin.launch(stream, config, &[nanoseconds.into(), runs.into()]) }
     }

@@ -155,7 +155,7 @@ impl LaunchRef<'_> {
             // A parameter of no bytes at the end has no word.
             *pointer = self.words.get(start..).map_or(core::ptr::null(), <[u64]>::as_ptr).cast_mut().cast();
         }
-        let LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes } =
+        let LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes, .. } =
             self.config;
         let mut parameters: CUDA_KERNEL_NODE_PARAMS = zeroed();
         parameters.func = self.function;
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn config(blocks: u32) -> LaunchConfig {
-        LaunchConfig { grid: [blocks, 1, 1], block: [32, 1, 1], shared_bytes: 0 }
+        LaunchConfig::new([blocks, 1, 1], [32, 1, 1])
     }
 
     fn list(launches: &[(u32, &[&[u8]])]) -> LaunchList {

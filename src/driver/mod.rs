@@ -35,7 +35,7 @@ mod registry;
 mod stream;
 pub(crate) mod stream_order;
 
-pub use crate::kernels::LaunchConfig;
+pub use crate::kernels::{LaunchAttributes, LaunchConfig};
 pub(crate) use address_range::{AddressRange, Mapping};
 pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use capture_mode::CaptureMode;

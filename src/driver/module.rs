@@ -10,7 +10,7 @@ use super::operation::{self, Destination};
 use super::stream::Stream;
 use crate::error::{Misuse, Result};
 use crate::kernels::LaunchConfig;
-use crate::sys::{CUfunction, CUmodule, CUresult, Call, CallError, Driver, first_failure};
+use crate::sys::{CUfunction, CUfunction_attribute, CUmodule, CUresult, Call, CallError, Driver, first_failure};
 use core::ffi::c_void;
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -220,19 +220,39 @@ impl Kernel {
         }
     }
 
+    /// Lets launches of this kernel have so many bytes of dynamic shared memory for each block: without it no more than 48 KiB
+    /// ([`cuFuncSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html) of
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`). To be called before the kernel is launched or recorded; it is the kernel's in its module, for all its
+    /// clones. A launch that asks for more than this gets `CUDA_ERROR_INVALID_VALUE`.
+    ///
+    /// # Errors
+    /// [`CallError::Unsupported`](crate::sys::CallError::Unsupported) where the driver lacks the call, and what the driver returns: `CUDA_ERROR_INVALID_VALUE` for more
+    /// than a block of the device can have (227 KiB on compute capability 9.0) beside the kernel's static shared memory.
+    #[doc(alias = "cuFuncSetAttribute", alias = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES")]
+    pub fn allow_shared_bytes(&self, bytes: u32) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // More than the driver's number holds is more than any device has.
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        let _bound = self.context.bind()?;
+        // SAFETY: a live function of the current context.
+        unsafe { self.context.driver().cuFuncSetAttribute(self.raw, attribute, bytes)? };
+        Ok(())
+    }
+
     /// Launches the kernel with pointers to its arguments
-    /// ([`cuLaunchKernel`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html)). The driver copies the arguments before it
-    /// returns. In a segment the launch is recorded with these arguments, and the segment keeps the module.
+    /// ([`cuLaunchKernel`, and `cuLaunchKernelEx` for a launch with attributes](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html)). The driver
+    /// copies the arguments before it returns. In a segment the launch is recorded with these arguments, and the segment keeps the module.
     ///
     /// # Errors
     /// [`ContextMismatch`](crate::Misuse::ContextMismatch) when stream and kernel belong to different contexts, [`Misuse::ArgumentCount`],
-    /// [`Misuse::OutsideTheCapture`] on a stream beside the segment that this thread has open, and what the driver returns.
+    /// [`Misuse::OutsideTheCapture`] on a stream beside the segment that this thread has open,
+    /// [`CallError::Unsupported`](crate::sys::CallError::Unsupported) for attributes where the driver lacks the call, and what the driver returns.
     ///
     /// # Safety
     /// `arguments` holds one pointer for each parameter of the kernel, to a value of its type, whose padding is initialised too. What the kernel
     /// reads and writes through pointers among them is valid device memory whenever the work runs; for a recorded launch, at every replay.
     #[inline]
-    #[doc(alias = "cuLaunchKernel")]
+    #[doc(alias = "cuLaunchKernel", alias = "cuLaunchKernelEx")]
     pub unsafe fn launch_raw(
         &self,
         stream: &Stream,
@@ -243,7 +263,7 @@ impl Kernel {
         self.expect_count(arguments.len())?;
         // SAFETY: as the caller says.
         unsafe {
-            if capture_state::is_open() && self.record(stream, config, arguments) {
+            if capture_state::is_open() && config.attributes.is_empty() && self.record(stream, config, arguments) {
                 return Ok(());
             }
             self.enqueue(stream, &self.admit(stream)?, config, arguments)

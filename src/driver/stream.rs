@@ -13,6 +13,11 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A stream. Cheap to clone; it is destroyed with its last clone, unless it is borrowed.
+///
+/// Attributes that a caller gives a stream by [`cuStreamSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) (an access
+/// policy window, a synchronisation policy) are its own, and hold for what is enqueued on it: eager runs and live breaks. Segments are captured on the stream
+/// of their pool, and patched bodies are listed or captured on another of the crate's, so that their nodes have none of them. What a kernel is launched with
+/// itself, [`LaunchConfig::attributes`](super::LaunchConfig::attributes), goes with it everywhere.
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<Inner>,

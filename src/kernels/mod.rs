@@ -16,7 +16,7 @@ mod tests;
 
 pub(crate) use index_space::TensorDesc;
 pub(crate) use landing::{LandLaunch, landing};
-pub use launch_config::LaunchConfig;
+pub use launch_config::{LaunchAttributes, LaunchConfig};
 pub(crate) use scrub::{ScrubBatch, ScrubLaunch};
 
 use std::ffi::CStr;

@@ -38,6 +38,11 @@ impl Payload {
         }
     }
 
+    /// Whether it is a kernel that may begin before what it comes after has ended.
+    pub(super) fn is_programmatic(&self) -> bool {
+        matches!(self, Payload::Work(Work::Kernel(launch)) if launch.geometry.attributes.is_programmatic())
+    }
+
     fn priority(&self) -> Option<i32> {
         match self {
             Payload::Work(Work::Kernel(launch)) => Some(launch.priority),

@@ -102,6 +102,7 @@ macro_rules! for_each_call {
             optional 12040 cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
             optional 12040 cuFuncLoad(function: CUfunction);
             needed 4000 cuLaunchKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void);
+            optional 11060 cuLaunchKernelEx(config: *const CUlaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void);
 
             // Graphs.
             needed 10000 cuGraphCreate(graph: *mut CUgraph, flags: c_uint);

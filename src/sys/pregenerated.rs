@@ -30,6 +30,8 @@ pub type CUDA_MEMSET_NODE_PARAMS = CUDA_MEMSET_NODE_PARAMS_v1;
 pub type CUDA_GRAPH_INSTANTIATE_PARAMS = CUDA_GRAPH_INSTANTIATE_PARAMS_st;
 pub type CUlaunchMemSyncDomainMap = CUlaunchMemSyncDomainMap_st;
 pub type CUlaunchAttributeValue = CUlaunchAttributeValue_union;
+pub type CUlaunchAttribute = CUlaunchAttribute_st;
+pub type CUlaunchConfig = CUlaunchConfig_st;
 pub type CUkernelNodeAttrValue_v1 = CUlaunchAttributeValue;
 pub type CUkernelNodeAttrValue = CUkernelNodeAttrValue_v1;
 pub type CUmemGenericAllocationHandle_v1 = ::core::ffi::c_ulonglong;
@@ -239,6 +241,27 @@ pub struct CUlaunchAttributeValue_union__bindgen_ty_4 {
 pub struct CUlaunchAttributeValue_union__bindgen_ty_5 {
     pub deviceUpdatable: ::core::ffi::c_int,
     pub devNode: CUgraphDeviceNode,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct CUlaunchAttribute_st {
+    pub id: CUlaunchAttributeID,
+    pub pad: [::core::ffi::c_char; 4usize],
+    pub value: CUlaunchAttributeValue,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUlaunchConfig_st {
+    pub gridDimX: ::core::ffi::c_uint,
+    pub gridDimY: ::core::ffi::c_uint,
+    pub gridDimZ: ::core::ffi::c_uint,
+    pub blockDimX: ::core::ffi::c_uint,
+    pub blockDimY: ::core::ffi::c_uint,
+    pub blockDimZ: ::core::ffi::c_uint,
+    pub sharedMemBytes: ::core::ffi::c_uint,
+    pub hStream: CUstream,
+    pub attrs: *mut CUlaunchAttribute,
+    pub numAttrs: ::core::ffi::c_uint,
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -628,6 +651,61 @@ const _: () = {
         "Offset of field: CUlaunchAttributeValue_union::nvlinkUtilCentricScheduling",
     ][::core::mem::offset_of!(CUlaunchAttributeValue_union, nvlinkUtilCentricScheduling)
         - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of CUlaunchAttribute_st",
+    ][::core::mem::size_of::<CUlaunchAttribute_st>() - 72usize];
+    [
+        "Alignment of CUlaunchAttribute_st",
+    ][::core::mem::align_of::<CUlaunchAttribute_st>() - 8usize];
+    [
+        "Offset of field: CUlaunchAttribute_st::id",
+    ][::core::mem::offset_of!(CUlaunchAttribute_st, id) - 0usize];
+    [
+        "Offset of field: CUlaunchAttribute_st::pad",
+    ][::core::mem::offset_of!(CUlaunchAttribute_st, pad) - 4usize];
+    [
+        "Offset of field: CUlaunchAttribute_st::value",
+    ][::core::mem::offset_of!(CUlaunchAttribute_st, value) - 8usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUlaunchConfig_st"][::core::mem::size_of::<CUlaunchConfig_st>() - 56usize];
+    [
+        "Alignment of CUlaunchConfig_st",
+    ][::core::mem::align_of::<CUlaunchConfig_st>() - 8usize];
+    [
+        "Offset of field: CUlaunchConfig_st::gridDimX",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, gridDimX) - 0usize];
+    [
+        "Offset of field: CUlaunchConfig_st::gridDimY",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, gridDimY) - 4usize];
+    [
+        "Offset of field: CUlaunchConfig_st::gridDimZ",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, gridDimZ) - 8usize];
+    [
+        "Offset of field: CUlaunchConfig_st::blockDimX",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, blockDimX) - 12usize];
+    [
+        "Offset of field: CUlaunchConfig_st::blockDimY",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, blockDimY) - 16usize];
+    [
+        "Offset of field: CUlaunchConfig_st::blockDimZ",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, blockDimZ) - 20usize];
+    [
+        "Offset of field: CUlaunchConfig_st::sharedMemBytes",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, sharedMemBytes) - 24usize];
+    [
+        "Offset of field: CUlaunchConfig_st::hStream",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, hStream) - 32usize];
+    [
+        "Offset of field: CUlaunchConfig_st::attrs",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, attrs) - 40usize];
+    [
+        "Offset of field: CUlaunchConfig_st::numAttrs",
+    ][::core::mem::offset_of!(CUlaunchConfig_st, numAttrs) - 48usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2500,6 +2578,14 @@ unsafe extern "C" {
         blockDimZ: ::core::ffi::c_uint,
         sharedMemBytes: ::core::ffi::c_uint,
         hStream: CUstream,
+        kernelParams: *mut *mut ::core::ffi::c_void,
+        extra: *mut *mut ::core::ffi::c_void,
+    ) -> CUresult;
+}
+unsafe extern "C" {
+    pub(super) fn cuLaunchKernelEx(
+        config: *const CUlaunchConfig,
+        f: CUfunction,
         kernelParams: *mut *mut ::core::ffi::c_void,
         extra: *mut *mut ::core::ffi::c_void,
     ) -> CUresult;

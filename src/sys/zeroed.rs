@@ -2,7 +2,7 @@
 
 use super::bindings::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUgraphExecUpdateResultInfo,
-    CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps,
+    CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps,
 };
 
 /// A structure of C of which all zeros is a value.
@@ -23,6 +23,8 @@ plain!(
     CUDA_KERNEL_NODE_PARAMS,
     CUDA_MEMSET_NODE_PARAMS,
     CUgraphExecUpdateResultInfo,
+    CUlaunchAttribute,
+    CUlaunchConfig,
     CUmemAccessDesc,
     CUmemAllocationProp,
     CUmemPoolProps,

@@ -56,18 +56,18 @@ impl<'a> From<&'a Tensor> for Arg<'a> {
 }
 
 impl Kernel {
-    /// Launches the kernel ([`cuLaunchKernel`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html)). In a segment the launch
-    /// is recorded with these arguments, and the segment keeps the tensors among them that are not of the recording itself. Allocates nothing.
+    /// Launches the kernel ([`cuLaunchKernel`, and `cuLaunchKernelEx` for a launch with
+    /// attributes](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html)). In a segment the launch is recorded with these arguments, and the segment keeps the tensors among them that are not of the recording itself. Allocates nothing.
     ///
     /// # Errors
     /// [`Misuse::TooManyArguments`]; [`Misuse::ArgumentCount`] and [`Misuse::ArgumentSize`] where the driver tells what parameters a kernel has (from CUDA
     /// 12.4 on); [`Misuse::ContextMismatch`] for a stream or tensor of another context, [`TensorError::Location`](crate::TensorError::Location) for a host
-    /// tensor, and what the driver returns.
+    /// tensor, [`CallError::Unsupported`](crate::sys::CallError::Unsupported) for attributes where the driver lacks the call, and what the driver returns.
     ///
     /// # Safety
     /// There is one argument for each parameter of the kernel, of its type and size, and the kernel reads and writes no more memory than the
     /// tensors have.
-    #[doc(alias = "cuLaunchKernel")]
+    #[doc(alias = "cuLaunchKernel", alias = "cuLaunchKernelEx")]
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, arguments: &[Arg<'_>]) -> Result<()> {
         if arguments.len() > MAX_ARGUMENTS {
             return Err(Misuse::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS }.into());
@@ -80,11 +80,13 @@ impl Kernel {
             }
         }
         self.expect_arguments(arguments)?;
-        let listed = capture_state::record_launch(stream.as_raw(), |launches| {
-            launches.begin(self.as_raw(), config);
-            launches.keep(self.kept());
-            arguments.iter().for_each(|argument| argument.record(launches));
-        });
+        // A listed launch has no attributes: the driver captures those that do.
+        let listed = config.attributes.is_empty()
+            && capture_state::record_launch(stream.as_raw(), |launches| {
+                launches.begin(self.as_raw(), config);
+                launches.keep(self.kept());
+                arguments.iter().for_each(|argument| argument.record(launches));
+            });
         if listed {
             return Ok(());
         }

@@ -11,7 +11,7 @@ fn scale(rig: &Rig) -> Kernel {
     Module::load_ptx(&rig.context, demo::DEMO).and_then(|module| module.kernel("demo_scale")).expect("the kernel")
 }
 
-const CONFIG: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+const CONFIG: LaunchConfig = LaunchConfig::new([1, 1, 1], [32, 1, 1]);
 
 /// Each list of arguments that is not that of the parameters, and the error.
 fn refused(tensor: &Tensor, launch: impl Fn(&[Arg<'_>]) -> Result<()>) {
@@ -81,6 +81,7 @@ mod without_a_host_function {
     use super::*;
     use breakable_cuda_graph::driver::{Device, Stream};
     use breakable_cuda_graph::reference::Options;
+    use breakable_cuda_graph::sys::{Call, CallError};
     use breakable_cuda_graph::{Driver, eager};
 
     unsafe extern "C" fn nothing(_: *const LaunchConfig, _: *const *mut c_void) {}
@@ -112,6 +113,25 @@ mod without_a_host_function {
         // A name that the module lacks is another error.
         assert!(matches!(module.kernel("neither"), Err(Error::Call(_))));
         module.kernel("mine").expect("nothing happened to it");
+    }
+
+    /// A driver from before CUDA 11.8 has no such call; one that lacks it for another reason is told from it as little.
+    #[test]
+    fn attributes_are_refused_where_the_driver_lacks_the_call() {
+        let call = Call::cuLaunchKernelEx;
+        let driver =
+            Driver::reference_with(Options::default().kernel("mine", nothing).missing(call)).expect("a driver");
+        let context = Device::get(&driver, 0).and_then(|device| device.primary_context()).expect("a context");
+        let stream = Stream::new(&context).expect("a stream");
+        let mine = Module::load_ptx(&context, TWO).and_then(|module| module.kernel("mine")).expect("it has one");
+        // SAFETY: the function does nothing.
+        let launch = |config| unsafe { mine.launch(&stream, config, &[Arg::U64(0)]) };
+        launch(CONFIG).expect("a launch");
+        for config in [CONFIG.cluster([1, 1, 1]), CONFIG.cooperative(), CONFIG.programmatic()] {
+            let error = launch(config).expect_err("it is lacking");
+            let Error::Call(CallError::Unsupported { call: lacking, .. }) = error else { panic!("{error:?}") };
+            assert_eq!(lacking, call);
+        }
     }
 
     /// In a forward the recording fails with it, and says so.

@@ -1,6 +1,7 @@
 //! What the integration tests share.
 #![allow(dead_code)]
 
+pub mod clusters;
 #[path = "../../examples/demo/mod.rs"]
 pub mod demo;
 #[cfg(target_os = "linux")]

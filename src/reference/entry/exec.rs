@@ -205,8 +205,9 @@ entries! {
         let mut launch = unsafe { state.kernel_of(params)? };
         let found = graph::find(&mut state.exec(exec)?.nodes, node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let Payload::Work(Work::Kernel(before)) = &mut found.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
-        // It is the node's, and no parameter.
+        // These are the node's, and no parameters.
         launch.priority = before.priority;
+        launch.geometry.attributes = before.geometry.attributes;
         *before = launch;
         Ok(())
     }

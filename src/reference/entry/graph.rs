@@ -2,7 +2,7 @@
 
 use super::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{as_pointer, entries, put};
-use crate::kernels::LaunchConfig;
+use crate::kernels::{LaunchAttributes, LaunchConfig};
 use crate::reference::graph::{Graph, Node, Payload, in_order};
 use crate::reference::ids::{Handle, new_handle};
 use crate::reference::state::{Outcome, State};
@@ -13,6 +13,9 @@ use crate::sys::{
 };
 use core::ffi::{c_char, c_uint, c_void};
 use std::cell::RefCell;
+
+/// `CUDA_ERROR_LOSSY_QUERY`, which headers before CUDA 12.3 lack.
+const LOSSY_QUERY: CUresult = CUresult(402);
 
 thread_local! {
     /// What `cuGraphKernelNodeGetParams` gives pointers to: valid until the thread's next such call.
@@ -105,6 +108,7 @@ impl State {
             grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
             block: [params.blockDimX, params.blockDimY, params.blockDimZ],
             shared_bytes: params.sharedMemBytes,
+            attributes: LaunchAttributes::NONE,
         };
         // SAFETY: likewise.
         unsafe { self.launch(params.func, geometry, params.kernelParams, params.extra) }
@@ -157,6 +161,10 @@ entries! {
             nodes.iter().flat_map(|node| node.after.iter().map(|&before| (nodes[before].handle, node.handle))).collect();
         if count.is_null() || from.is_null() != to.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if nodes.iter().any(|node| !node.after.is_empty() && node.payload.is_programmatic()) {
+            // An edge that lets a kernel begin early has more to it than this form of the call tells.
+            return Err(LOSSY_QUERY);
         }
         // SAFETY: not null, so the caller gives a valid place, and arrays that are as long as it says.
         unsafe {
@@ -249,7 +257,7 @@ entries! {
 
     fn cuGraphKernelNodeGetParams_v2(state, node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS) {
         let Payload::Work(Work::Kernel(launch)) = &state.node(node)?.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
-        let LaunchConfig { grid, block, shared_bytes } = launch.geometry;
+        let LaunchConfig { grid, block, shared_bytes, .. } = launch.geometry;
         let keep = |kept: &RefCell<Vec<_>>| {
             let mut kept = kept.borrow_mut();
             *kept = launch.arguments.pointers();
@@ -269,11 +277,20 @@ entries! {
 
     fn cuGraphKernelNodeGetAttribute(state, node: CUgraphNode, attribute: CUlaunchAttributeID, value: *mut CUlaunchAttributeValue) {
         let Payload::Work(Work::Kernel(launch)) = &state.node(node)?.payload else { return Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
-        if attribute != CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY {
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        let attributes = launch.geometry.attributes;
+        // SAFETY: all-zero is a value of this plain union.
+        let mut found: CUlaunchAttributeValue = unsafe { core::mem::zeroed() };
+        match attribute {
+            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY => found.priority = launch.priority,
+            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => found.cooperative = attributes.is_cooperative().into(),
+            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+                let [x, y, z] = attributes.cluster().unwrap_or_default();
+                (found.clusterDim.x, found.clusterDim.y, found.clusterDim.z) = (x, y, z);
+            }
+            _ => return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
         }
         // SAFETY: the caller gives null or a valid place.
-        unsafe { put(value, CUlaunchAttributeValue { priority: launch.priority }) }
+        unsafe { put(value, found) }
     }
 
     fn cuGraphKernelNodeSetAttribute(state, node: CUgraphNode, attribute: CUlaunchAttributeID, value: *const CUlaunchAttributeValue) {

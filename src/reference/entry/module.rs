@@ -1,13 +1,15 @@
 //! Modules, functions and launches.
 
 use super::{as_pointer, entries, put};
-use crate::kernels::LaunchConfig;
+use crate::kernels::{LaunchAttributes, LaunchConfig};
 use crate::reference::handles::{Function, Module};
 use crate::reference::ids::{Handle, new_handle};
 use crate::reference::ptx;
 use crate::reference::state::{Outcome, State};
 use crate::reference::work::{Arguments, Launch, Work};
-use crate::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, CUstream};
+use crate::sys::{
+    CUfunction, CUfunction_attribute, CUjit_option, CUlaunchAttributeID, CUlaunchConfig, CUmodule, CUresult, CUstream,
+};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::CString;
 use std::sync::Arc;
@@ -15,6 +17,12 @@ use std::sync::Arc;
 /// Threads of a block, and blocks of a grid in each direction, at most.
 const MAX_THREADS: u64 = 1024;
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`, by its number: not every header has the name.
+const INVALID_CLUSTER_SIZE: CUresult = CUresult(912);
+/// Blocks of a cluster at most, and what fits on the device at once.
+const MAX_CLUSTER: u64 = 8;
+const RESIDENT_THREADS: u64 = 2048;
+const RESIDENT_BLOCKS: u64 = 32;
 
 impl State {
     fn load(&mut self, text: &str) -> Outcome<Handle> {
@@ -43,6 +51,29 @@ impl State {
         self.functions.get(&(function as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
+    /// Launches on a stream. `priority`: instead of the stream's.
+    ///
+    /// # Safety
+    /// As for [`launch`](State::launch).
+    unsafe fn launch_on(
+        &mut self,
+        stream: CUstream,
+        function: CUfunction,
+        geometry: LaunchConfig,
+        priority: Option<i32>,
+        (params, extra): (*const *mut c_void, *const *mut c_void),
+    ) -> Outcome {
+        let target = self.target(stream)?;
+        let context = self.modules.get(&self.function(function)?.module).map(|module| module.context);
+        if context != Some(self.context_of(target)) {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        // SAFETY: as the caller says.
+        let mut launch = unsafe { self.launch(function, geometry, params, extra)? };
+        launch.priority = priority.unwrap_or_else(|| self.priority_of(target));
+        self.submit(target, Work::Kernel(launch))
+    }
+
     /// A launch with its arguments copied.
     ///
     /// # Safety
@@ -62,11 +93,31 @@ impl State {
         if !fits || !extra.is_null() || (params.is_null() && !found.parameters.is_empty()) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
+        attributes_fit(&geometry, threads)?;
         // SAFETY: as the caller says.
         let arguments = Arc::new(unsafe { Arguments::copy(&found.parameters, params) });
         let host = found.host.ok_or(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU)?;
         Ok(Launch { function: function as usize, host, geometry, arguments, priority: 0 })
     }
+}
+
+/// Refuses clusters that the grid is not made of, and a cooperative grid that is larger than the device.
+fn attributes_fit(geometry: &LaunchConfig, threads: u64) -> Outcome {
+    let product = |sizes: [u32; 3]| sizes.iter().map(|&size| u64::from(size)).product::<u64>();
+    if let Some(cluster) = geometry.attributes.cluster() {
+        let whole = cluster.iter().zip(geometry.grid).all(|(&blocks, grid)| blocks != 0 && grid.is_multiple_of(blocks));
+        if !whole {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if product(cluster) > MAX_CLUSTER {
+            return Err(INVALID_CLUSTER_SIZE);
+        }
+    }
+    let room = (RESIDENT_THREADS / threads).min(RESIDENT_BLOCKS);
+    if geometry.attributes.is_cooperative() && product(geometry.grid) > room {
+        return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+    }
+    Ok(())
 }
 
 entries! {
@@ -158,6 +209,22 @@ entries! {
         state.function(function).map(drop)
     }
 
+    fn cuLaunchKernelEx(state, config: *const CUlaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) {
+        if config.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so the caller gives a configuration, with as many attributes as it says.
+        let (config, (attributes, priority)) = unsafe { (&*config, asked(&*config)?) };
+        let geometry = LaunchConfig {
+            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+            shared_bytes: config.sharedMemBytes,
+            attributes,
+        };
+        // SAFETY: the caller vouches for the arguments.
+        unsafe { state.launch_on(config.hStream, function, geometry, priority, (params, extra)) }
+    }
+
     fn cuLaunchKernel(
         state,
         function: CUfunction,
@@ -172,15 +239,53 @@ entries! {
         params: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) {
-        let target = state.target(stream)?;
-        let context = state.modules.get(&state.function(function)?.module).map(|module| module.context);
-        if context != Some(state.context_of(target)) {
-            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
-        }
-        let geometry = LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes: shared };
+        let geometry = LaunchConfig {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes: shared,
+            attributes: LaunchAttributes::NONE,
+        };
         // SAFETY: the caller vouches for the arguments.
-        let mut launch = unsafe { state.launch(function, geometry, params, extra)? };
-        launch.priority = state.priority_of(target);
-        state.submit(target, Work::Kernel(launch))
+        unsafe { state.launch_on(stream, function, geometry, None, (params, extra)) }
     }
+}
+
+/// The attributes of a launch, and the priority if one is among them.
+///
+/// # Safety
+/// The configuration's list is as long as it says.
+unsafe fn asked(config: &CUlaunchConfig) -> Outcome<(LaunchAttributes, Option<i32>)> {
+    let (mut found, mut priority) = (LaunchConfig::new([1; 3], [1; 3]), None);
+    if config.numAttrs == 0 {
+        return Ok((found.attributes, priority));
+    }
+    if config.attrs.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so as the caller says.
+    for attribute in unsafe { core::slice::from_raw_parts(config.attrs, config.numAttrs as usize) } {
+        // SAFETY: each value is that of its attribute: plain integers.
+        unsafe {
+            let value = &attribute.value;
+            match attribute.id {
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_IGNORE => {}
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+                    let blocks = [value.clusterDim.x, value.clusterDim.y, value.clusterDim.z];
+                    found = found.cluster(blocks);
+                }
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE if value.cooperative != 0 => {
+                    found = found.cooperative()
+                }
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {}
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION => {
+                    if value.programmaticStreamSerializationAllowed != 0 {
+                        found = found.programmatic();
+                    }
+                }
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY => priority = Some(value.priority),
+                _ => return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+            }
+        }
+    }
+    Ok((found.attributes, priority))
 }

@@ -1,5 +1,6 @@
 //! Patched and inline breaks: one exec between live breaks, with bodies that are patched in.
 
+mod attributes;
 mod configs;
 mod faults;
 mod inline;

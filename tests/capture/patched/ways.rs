@@ -55,7 +55,7 @@ impl Doubling {
                 b.stream().wait(&self.events[1])?;
             }
             Way::Foreign => {
-                let LaunchConfig { grid, block, shared_bytes } = self.config;
+                let LaunchConfig { grid, block, shared_bytes, .. } = self.config;
                 // SAFETY: likewise.
                 unsafe {
                     rig.driver.cuLaunchKernel(

@@ -11,5 +11,6 @@ mod contexts;
 mod cublas;
 mod edges;
 mod graphs;
+mod launches;
 mod other_thread;
 mod updates;

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::launch;
 use super::launch_list::LaunchList;
-use super::module::find_function;
+use super::module::{self, find_function};
 use super::operation;
 use super::registry::BuiltinKernels;
 use super::stream::Stream;
@@ -39,12 +39,8 @@ fn load(context: &Context) -> Result<BuiltinKernels> {
     let driver = context.driver();
     let _bound = context.bind()?;
     let _relaxed = relaxed(driver)?;
-    let mut module = core::ptr::null_mut();
-    let none = core::ptr::null_mut();
-    // SAFETY: NUL-terminated PTX text; no options; the context is current.
-    unsafe {
-        driver.cuModuleLoadDataEx(&mut module, kernels::PTX.as_ptr().cast(), 0, none, core::ptr::null_mut())?;
-    }
+    // SAFETY: NUL-terminated PTX text; the context is current.
+    let module = unsafe { module::load(driver, kernels::PTX.as_ptr().cast())? };
     let found = find_function(driver, module, kernels::SCRUB).and_then(|scrub| {
         let land = find_function(driver, module, kernels::LAND)?;
         Ok(BuiltinKernels { module, scrub, land })

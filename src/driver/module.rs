@@ -8,10 +8,12 @@ use super::launch;
 use super::launch_list::{MAX_PARAMETER_BYTES, MAX_PARAMETERS};
 use super::operation::{self, Destination};
 use super::stream::Stream;
-use crate::error::{Misuse, Result};
+use crate::error::{Error, KernelError, Misuse, ModuleLoadError, Result};
 use crate::kernels::LaunchConfig;
-use crate::sys::{CUfunction, CUfunction_attribute, CUmodule, CUresult, Call, CallError, Driver, first_failure};
-use core::ffi::c_void;
+use crate::sys::{
+    CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, Call, CallError, Driver, first_failure,
+};
+use core::ffi::{c_uint, c_void};
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::sync::Arc;
@@ -76,7 +78,8 @@ impl Module {
     /// it for its device; do it before capturing.
     ///
     /// # Errors
-    /// What the driver returns: `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` and the like.
+    /// [`Error::ModuleLoad`](crate::Error::ModuleLoad) with the text of the driver's compiler: `CUDA_ERROR_INVALID_PTX`,
+    /// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` and the like.
     #[doc(alias = "cuModuleLoadDataEx")]
     pub fn load_ptx(context: &Context, ptx: &CStr) -> Result<Module> {
         // SAFETY: NUL-terminated PTX text.
@@ -86,16 +89,14 @@ impl Module {
     /// Loads a cubin or fat binary image.
     ///
     /// # Errors
-    /// What the driver returns.
+    /// [`Error::ModuleLoad`](crate::Error::ModuleLoad).
     ///
     /// # Safety
     /// `image` points to a whole image of a kind that `cuModuleLoadData` takes.
     pub unsafe fn load_image(context: &Context, image: *const c_void) -> Result<Module> {
         let _bound = context.bind()?;
-        let mut raw = core::ptr::null_mut();
-        let none = core::ptr::null_mut();
-        // SAFETY: the caller vouches for the image; no options; the context is current.
-        unsafe { context.driver().cuModuleLoadDataEx(&mut raw, image, 0, none, core::ptr::null_mut())? };
+        // SAFETY: the caller vouches for the image; the context is current.
+        let raw = unsafe { load(context.driver(), image)? };
         Ok(Module { inner: Arc::new(ModuleInner { context: context.clone(), raw, borrowed: false }) })
     }
 
@@ -130,18 +131,22 @@ impl Module {
     /// now (`cuFuncLoad`, where the driver has it).
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND` for a name that the module lacks, [`Misuse::NoHostKernel`] for a kernel that the reference driver can't run, and what else
+    /// [`Error::Kernel`](crate::Error::Kernel) for a name that the module lacks, with those that it has; [`Misuse::NoHostKernel`] for a kernel that the reference driver can't run, and what else
     /// the driver returns.
     #[doc(alias = "cuModuleGetFunction", alias = "cuFuncLoad")]
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let context = self.context();
-        let text = CString::new(name).map_err(|_| crate::Error::Misuse(Misuse::BadName { name: name.to_owned() }))?;
+        let text = CString::new(name).map_err(|_| Error::Misuse(Misuse::BadName { name: name.to_owned() }))?;
         let _bound = context.bind()?;
         let raw = match find_function(context.driver(), self.inner.raw, &text) {
             Err(error) if error.code() == CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU && context.driver().is_reference() => {
                 return Err(Misuse::NoHostKernel { kernel: name.to_owned() }.into());
             }
-            found => found?,
+            Ok(found) => found,
+            Err(error) => {
+                let available = kernel_names(context.driver(), self.inner.raw);
+                return Err(Error::Kernel(Box::new(KernelError { kernel: name.to_owned(), available, error })));
+            }
         };
         let mut kernel =
             Kernel { module: self.inner.clone(), context: context.clone(), raw, name: name.into(), sizes: None };
@@ -153,6 +158,53 @@ impl Module {
         }
         Ok(kernel)
     }
+}
+
+/// The text that a driver's compiler gives at most, in bytes.
+const LOG_BYTES: usize = 8 << 10;
+
+/// Loads an image into the current context, with the compiler's text if that fails.
+///
+/// # Safety
+/// `image` points to a whole image of a kind that `cuModuleLoadData` takes.
+pub(super) unsafe fn load(driver: &Driver, image: *const c_void) -> Result<CUmodule> {
+    let mut log = vec![0_u8; LOG_BYTES];
+    let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // The second value is a number in the place of a pointer.
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), core::ptr::without_provenance_mut(LOG_BYTES)];
+    let (options_list, values_list) = (options.as_mut_ptr(), values.as_mut_ptr());
+    let mut raw = core::ptr::null_mut();
+    // SAFETY: the caller vouches for the image and the context; as many options as values, and a buffer of the size that they say.
+    let loaded =
+        unsafe { driver.cuModuleLoadDataEx(&mut raw, image, options.len() as c_uint, options_list, values_list) };
+    loaded.map(|()| raw).map_err(|error| {
+        let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+        let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+        Error::ModuleLoad(Box::new(ModuleLoadError { error, log }))
+    })
+}
+
+/// The names of a module's kernels, where the driver tells.
+fn kernel_names(driver: &Driver, module: CUmodule) -> Option<Vec<String>> {
+    let mut names = first_failure::untouched(|| -> Result<Vec<String>, CallError> {
+        let mut count = 0;
+        // SAFETY: a live module and a valid place.
+        unsafe { driver.cuModuleGetFunctionCount(&mut count, module)? };
+        let mut functions = vec![core::ptr::null_mut(); count as usize];
+        // SAFETY: a live module, and as many places as are said.
+        unsafe { driver.cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module)? };
+        let name = |function: &CUfunction| {
+            let mut text = core::ptr::null();
+            // SAFETY: a function of a live module, and a valid place.
+            unsafe { driver.cuFuncGetName(&mut text, *function)? };
+            // SAFETY: on success the driver gives a name that ends in NUL and lives as long as the function.
+            Ok(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        functions.iter().map(name).collect()
+    })
+    .ok()?;
+    names.sort_unstable();
+    Some(names)
 }
 
 /// The function of this name in a live module of the current context, with its code loaded where the driver has the call for it.

@@ -18,6 +18,8 @@ impl Error {
             Error::PoolsUnsupported { .. } => 102,
             Error::Call(_) => 110,
             Error::Instantiate(_) => 111,
+            Error::ModuleLoad(_) => 112,
+            Error::Kernel(_) => 113,
             Error::OutOfMemory(_) => 200,
             Error::Plan(_) => 201,
             Error::Capture(_) => 300,

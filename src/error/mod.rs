@@ -1,16 +1,19 @@
 //! The crate's error.
 //!
 //! - `misuse`: calls that are refused, and work that can't be captured. `tensor_error`: tensors that don't fit.
-//! - `capture_error`: a recording that failed. `out_of_memory`: memory that was not there. `code`: the number of each.
+//! - `capture_error`: a recording that failed. `out_of_memory`: memory that was not there.
+//!   `module_error`: modules and kernels that are not there. `code`: the number of each.
 
 mod capture_error;
 mod code;
 mod misuse;
+mod module_error;
 mod out_of_memory;
 mod tensor_error;
 
 pub use capture_error::{CaptureError, PoolBytes};
 pub use misuse::{FrozenPlace, Misuse};
+pub use module_error::{KernelError, ModuleLoadError};
 pub use out_of_memory::OutOfMemory;
 pub use tensor_error::TensorError;
 
@@ -51,6 +54,12 @@ pub enum Error {
     /// A graph could not be instantiated.
     #[error("{0}")]
     Instantiate(InstantiateError),
+    /// A module could not be loaded.
+    #[error(transparent)]
+    ModuleLoad(Box<ModuleLoadError>),
+    /// A module has no such kernel, or its code could not be loaded.
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
     /// The capture pool's limit or the device's memory is reached.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
@@ -128,6 +137,8 @@ impl Error {
         match self {
             Error::Call(error) => Some(*error),
             Error::Instantiate(error) => Some(error.error),
+            Error::ModuleLoad(error) => Some(error.error),
+            Error::Kernel(error) => Some(error.error),
             Error::Break { source, .. } | Error::NotPatchable { source, .. } | Error::Segment { source, .. } => {
                 source.driver_call()
             }

@@ -2,7 +2,7 @@
 
 use super::first_fit::FirstFit;
 use super::ids::{CaptureId, Handle, TaskId};
-use super::ptx::Parameter;
+use super::ptx::{Parameter, Threads};
 use crate::kernels::host::HostKernel;
 use crate::sys::CUresult;
 use std::collections::HashMap;
@@ -64,6 +64,7 @@ pub(super) struct Function {
     /// `None`: nobody gave one.
     pub(super) host: Option<HostKernel>,
     pub(super) parameters: Vec<Parameter>,
+    pub(super) threads: Threads,
     pub(super) max_dynamic_shared: i32,
 }
 

@@ -96,6 +96,8 @@ macro_rules! for_each_call {
             needed 2010 cuModuleLoadDataEx(module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void);
             needed 2000 cuModuleUnload(module: CUmodule);
             needed 2000 cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+            optional 12040 cuModuleGetFunctionCount(count: *mut c_uint, module: CUmodule);
+            optional 12040 cuModuleEnumerateFunctions(functions: *mut CUfunction, count: c_uint, module: CUmodule);
             optional 2020 cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
             optional 9000 cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
             optional 12030 cuFuncGetName(name: *mut *const c_char, function: CUfunction);

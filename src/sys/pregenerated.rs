@@ -2175,6 +2175,19 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 unsafe extern "C" {
+    pub(super) fn cuModuleGetFunctionCount(
+        count: *mut ::core::ffi::c_uint,
+        mod_: CUmodule,
+    ) -> CUresult;
+}
+unsafe extern "C" {
+    pub(super) fn cuModuleEnumerateFunctions(
+        functions: *mut CUfunction,
+        numFunctions: ::core::ffi::c_uint,
+        mod_: CUmodule,
+    ) -> CUresult;
+}
+unsafe extern "C" {
     pub(super) fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult;
 }
 unsafe extern "C" {

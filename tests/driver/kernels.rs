@@ -2,6 +2,7 @@
 
 use crate::support::{self, Rig, demo};
 use breakable_cuda_graph::driver::{Kernel, LaunchConfig, Module};
+use breakable_cuda_graph::sys::CUresult;
 use breakable_cuda_graph::tensor::Arg;
 use breakable_cuda_graph::{BreakOptions, BreakableCapture, Error, Misuse, Result, Tensor};
 use core::ffi::c_void;
@@ -76,6 +77,40 @@ fn they_are_refused_in_a_segment_and_in_a_patched_body_too() {
     assert_eq!(rig.read(&out), [6.0; 4]);
 }
 
+/// The driver's compiler says where.
+#[test]
+fn a_module_that_does_not_load_has_the_compilers_text() {
+    let rig = Rig::new(&support::driver());
+    let text = c".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry mine(.param .f7 a) { ret; }";
+    let error = Module::load_ptx(&rig.context, text).expect_err("no such type");
+    let Error::ModuleLoad(load) = &error else { panic!("{error:?}") };
+    assert_eq!((load.error.code(), error.code()), (CUresult::CUDA_ERROR_INVALID_PTX, 112));
+    assert!(load.log.contains("line 4"), "{}", load.log);
+    assert!(error.to_string().contains(&load.log) && error.driver_call() == Some(load.error), "{error}");
+
+    let text = c".version 99.0\n.target sm_70\n.address_size 64";
+    let error = Module::load_ptx(&rig.context, text).expect_err("no driver knows it");
+    let Error::ModuleLoad(load) = &error else { panic!("{error:?}") };
+    assert_eq!(load.error.code(), CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+    assert!(error.to_string().contains("update the driver"), "{error}");
+}
+
+#[test]
+fn a_kernel_that_a_module_lacks_is_named_with_those_that_it_has() {
+    let rig = Rig::new(&support::driver());
+    let text = c".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry _Z5scalePff(.param .u64 a, .param .f32 b) { ret; }\n.visible .entry other() { ret; }";
+    let module = Module::load_ptx(&rig.context, text).expect("PTX");
+    for (name, cure) in [("scale", "ask for `_Z5scalePff`"), ("cale", "`extern \"C\"`"), ("", "`extern \"C\"`")] {
+        let error = module.kernel(name).expect_err("it is written otherwise");
+        let Error::Kernel(kernel) = &error else { panic!("{error:?}") };
+        assert_eq!((kernel.error.code(), error.code()), (CUresult::CUDA_ERROR_NOT_FOUND, 113));
+        let names = kernel.available.as_ref().expect("12.4 or later");
+        assert_eq!((kernel.kernel.as_str(), &names[..]), (name, &["_Z5scalePff".to_owned(), "other".into()][..]));
+        let text = error.to_string();
+        assert!(text.contains("`_Z5scalePff`, `other`") && text.contains(cure), "{text}");
+    }
+}
+
 #[cfg(not(feature = "driver-tests"))]
 mod without_a_host_function {
     use super::*;
@@ -111,7 +146,7 @@ mod without_a_host_function {
         assert_eq!(diagnostics.len(), 1);
         assert!(diagnostics[0].contains("`other`") && diagnostics[0].contains("Options::kernel"), "{diagnostics:?}");
         // A name that the module lacks is another error.
-        assert!(matches!(module.kernel("neither"), Err(Error::Call(_))));
+        assert!(matches!(module.kernel("neither"), Err(Error::Kernel(_))));
         module.kernel("mine").expect("nothing happened to it");
     }
 
@@ -131,6 +166,41 @@ mod without_a_host_function {
             let error = launch(config).expect_err("it is lacking");
             let Error::Call(CallError::Unsupported { call: lacking, .. }) = error else { panic!("{error:?}") };
             assert_eq!(lacking, call);
+        }
+    }
+
+    /// Before CUDA 12.4 a driver does not tell a module's kernels.
+    #[test]
+    fn a_name_is_told_alone_where_the_driver_does_not_list_kernels() {
+        let driver = Driver::reference_with(Options::default().version(12_000)).expect("12.0 will do");
+        let context = Device::get(&driver, 0).and_then(|device| device.primary_context()).expect("a context");
+        let error = Module::load_ptx(&context, TWO).and_then(|module| module.kernel("neither")).expect_err("no such");
+        let Error::Kernel(kernel) = &error else { panic!("{error:?}") };
+        assert!(kernel.available.is_none() && error.to_string().contains("no kernel `neither`"), "{error}");
+    }
+
+    /// A block that the kernel says it is not for.
+    #[test]
+    fn blocks_are_as_the_kernel_declares_them() {
+        let text = c".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry mine(.param .u64 a) .maxntid 64, 1, 1 { ret; }\n\
+                     .visible .entry other() .reqntid 8, 4, 1 { ret; }";
+        let options = Options::default().kernel("mine", nothing).kernel("other", nothing);
+        let driver = Driver::reference_with(options).expect("a driver");
+        let context = Device::get(&driver, 0).and_then(|device| device.primary_context()).expect("a context");
+        let (stream, module) =
+            (Stream::new(&context).expect("a stream"), Module::load_ptx(&context, text).expect("PTX"));
+        let launch = |name: &str, block, arguments: &[Arg<'_>]| {
+            let kernel = module.kernel(name).expect("it has one");
+            // SAFETY: the function does nothing.
+            let launched = unsafe { kernel.launch(&stream, LaunchConfig::new([1; 3], block), arguments) };
+            launched.err().and_then(|error| error.driver_call()).map(|call| call.code())
+        };
+        let refused = Some(CUresult::CUDA_ERROR_INVALID_VALUE);
+        for (block, expected) in [([64, 1, 1], None), ([8, 8, 1], None), ([65, 1, 1], refused)] {
+            assert_eq!(launch("mine", block, &[Arg::U64(0)]), expected, "{block:?}");
+        }
+        for (block, expected) in [([8, 4, 1], None), ([32, 1, 1], refused), ([8, 4, 2], refused)] {
+            assert_eq!(launch("other", block, &[]), expected, "{block:?}");
         }
     }
 

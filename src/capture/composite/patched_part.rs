@@ -224,7 +224,9 @@ fn is_for_live_breaks(error: &Error) -> bool {
             | Misuse::OutsideTheCapture { .. }
             | Misuse::ReplayWhileRecording,
         ) => true,
-        Error::Call(call) => is_of_captures(call.code()),
+        Error::Call(_) | Error::ModuleLoad(_) | Error::Kernel(_) => {
+            error.driver_call().is_some_and(|call| is_of_captures(call.code()))
+        }
         _ => false,
     }
 }

@@ -25,16 +25,21 @@ const RESIDENT_THREADS: u64 = 2048;
 const RESIDENT_BLOCKS: u64 = 32;
 
 impl State {
-    fn load(&mut self, text: &str) -> Outcome<Handle> {
+    /// Loads PTX. `log`: gets the reason why it is none.
+    fn load(&mut self, text: &str, log: &mut String) -> Outcome<Handle> {
         let context = self.current()?;
         self.healthy(context)?;
-        let entries = ptx::entries(text).ok_or(CUresult::CUDA_ERROR_INVALID_PTX)?;
+        let entries = ptx::entries(text).map_err(|error| {
+            *log = error.to_string();
+            if error.is_newer { CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION } else { CUresult::CUDA_ERROR_INVALID_PTX }
+        })?;
         let module = new_handle();
         let mut functions = Vec::new();
         for entry in entries {
             let host = self.kernels.get(&entry.name).copied();
             let name = CString::new(entry.name.clone()).map_err(|_| CUresult::CUDA_ERROR_INVALID_PTX)?;
-            let function = Function { module, name, host, parameters: entry.parameters, max_dynamic_shared: 48 << 10 };
+            let (parameters, threads) = (entry.parameters, entry.threads);
+            let function = Function { module, name, host, parameters, threads, max_dynamic_shared: 48 << 10 };
             functions.push((entry.name, function));
         }
         let mut names = std::collections::HashMap::new();
@@ -87,7 +92,8 @@ impl State {
     ) -> Outcome<Launch> {
         let found = self.function(function)?;
         let threads: u64 = geometry.block.iter().map(|&threads| u64::from(threads)).product();
-        let fits = (1..=MAX_THREADS).contains(&threads)
+        let fits = (1..=found.threads.limit().min(MAX_THREADS)).contains(&threads)
+            && found.threads.exactly.is_none_or(|block| block == geometry.block)
             && geometry.grid.iter().zip(MAX_GRID).all(|(&blocks, most)| (1..=most).contains(&blocks))
             && geometry.shared_bytes <= found.max_dynamic_shared as u32;
         if !fits || !extra.is_null() || (params.is_null() && !found.parameters.is_empty()) {
@@ -121,13 +127,17 @@ fn attributes_fit(geometry: &LaunchConfig, threads: u64) -> Outcome {
 }
 
 entries! {
-    fn cuModuleLoadDataEx(state, module: *mut CUmodule, image: *const c_void, _count: c_uint, _options: *mut CUjit_option, _values: *mut *mut c_void) {
+    fn cuModuleLoadDataEx(state, module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void) {
         if module.is_null() || image.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller gives PTX text that ends in NUL.
         let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy();
-        let handle = state.load(&text)?;
+        let mut log = String::new();
+        let loaded = state.load(&text, &mut log);
+        // SAFETY: the caller gives as many options as values, each of its option's kind.
+        unsafe { write_log(&log, count as usize, options, values)? };
+        let handle = loaded?;
         // SAFETY: not null, so the caller gives a valid place.
         unsafe { put(module, as_pointer(handle)) }
     }
@@ -163,11 +173,29 @@ entries! {
         unsafe { put(function, as_pointer(handle)) }
     }
 
+    fn cuModuleGetFunctionCount(state, count: *mut c_uint, module: CUmodule) {
+        let found = state.modules.get(&(module as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        // SAFETY: the caller gives null or a valid place.
+        unsafe { put(count, found.functions.len() as c_uint) }
+    }
+
+    fn cuModuleEnumerateFunctions(state, functions: *mut CUfunction, count: c_uint, module: CUmodule) {
+        let found = state.modules.get(&(module as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        if functions.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        for (at, function) in found.functions.values().take(count as usize).enumerate() {
+            // SAFETY: not null, so the caller gives an array of this length.
+            unsafe { functions.add(at).write(as_pointer(*function)) };
+        }
+        Ok(())
+    }
+
     fn cuFuncGetAttribute(state, value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) {
         use CUfunction_attribute as Attribute;
         let function = state.function(function)?;
         let answer = match attribute {
-            Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => MAX_THREADS as c_int,
+            Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => function.threads.limit().min(MAX_THREADS) as c_int,
             Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => function.max_dynamic_shared,
             Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
             _ => 0,
@@ -248,6 +276,38 @@ entries! {
         // SAFETY: the caller vouches for the arguments.
         unsafe { state.launch_on(stream, function, geometry, None, (params, extra)) }
     }
+}
+
+/// Writes the compiler's text where the options of a load ask for it, and how much of it there is.
+///
+/// # Safety
+/// There are as many options as values, each of its option's kind.
+unsafe fn write_log(log: &str, count: usize, options: *const CUjit_option, values: *mut *mut c_void) -> Outcome {
+    if count == 0 {
+        return Ok(());
+    }
+    if options.is_null() || values.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so as the caller says.
+    let (options, values) =
+        unsafe { (core::slice::from_raw_parts(options, count), core::slice::from_raw_parts_mut(values, count)) };
+    let place = |wanted| options.iter().position(|option| *option == wanted);
+    let buffer = place(CUjit_option::CU_JIT_ERROR_LOG_BUFFER);
+    let size = place(CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+    if let (Some(buffer), Some(size)) = (buffer, size) {
+        let (to, room) = (values[buffer].cast::<u8>(), values[size] as usize);
+        let length = log.len().min(room.saturating_sub(1));
+        if !to.is_null() && room > 0 {
+            // SAFETY: the buffer is as large as its option says; the text and its NUL fit.
+            unsafe {
+                to.copy_from_nonoverlapping(log.as_ptr(), length);
+                to.add(length).write(0);
+            }
+        }
+        values[size] = core::ptr::without_provenance_mut(length);
+    }
+    Ok(())
 }
 
 /// The attributes of a launch, and the priority if one is among them.

@@ -49,6 +49,11 @@ impl fmt::Debug for AddressRange {
 }
 
 impl AddressRange {
+    /// The context.
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// Reserves addresses, rounded up to the device's granularity. No memory is taken.
     ///
     /// # Errors

@@ -10,7 +10,8 @@ use super::operation;
 use super::stream::Stream;
 use crate::error::{Error, Misuse, Result};
 use crate::sys::{
-    CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, set_max_size, zeroed,
+    CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, Call, device_location, first_failure,
+    set_max_size, zeroed,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -110,6 +111,7 @@ impl MemoryPool {
         let mut raw = core::ptr::null_mut();
         // SAFETY: a valid place and filled properties.
         unsafe { context.driver().cuMemPoolCreate(&mut raw, &properties)? };
+        context.entry().add_pool(raw);
         let pool = MemoryPool { inner: Arc::new(Inner { context: context.clone(), raw, borrowed: None }) };
         let mut keep = options.keep_bytes.unwrap_or(u64::MAX);
         // SAFETY: this attribute takes a 64-bit integer.
@@ -208,9 +210,27 @@ impl MemoryPool {
     }
 }
 
+/// Gives back to the device what the memory pools of a context keep unused, as far as the crate has made them
+/// ([`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html)). Waits for nothing, and works while a segment is open. What
+/// fails is no failure of what asks for it.
+pub(crate) fn trim_all(context: &Context) {
+    let trimmed = || -> Result<()> {
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        let _relaxed = relaxed(driver)?;
+        context.entry().for_each_pool(|pool| {
+            // SAFETY: a live pool: it is known until it is destroyed.
+            let _ = unsafe { driver.cuMemPoolTrimTo(pool, 0) };
+        });
+        Ok(())
+    };
+    let _ = first_failure::untouched(trimmed);
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.borrowed.is_none() {
+            self.context.entry().forget_pool(self.raw);
             self.context.destroy(Destroy::Pool(self.raw));
         }
     }

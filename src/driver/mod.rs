@@ -48,6 +48,7 @@ pub use exec::{FailedNode, GraphExec, InstantiateError, InstantiateFlags};
 pub use graph::{Graph, NodeCounts};
 pub use keep_alive::KeepAlive;
 pub(crate) use keep_alive::keep;
+pub(crate) use memory_pool::trim_all;
 pub use memory_pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 pub(crate) use module::is_module;
 pub use module::{Kernel, Module, ParameterInfo};

@@ -13,7 +13,7 @@ use super::capture_state::CaptureState;
 use super::deferred_drop::{Destroy, DropError};
 use super::recording_id::RecordingId;
 use crate::error::{Misuse, Result};
-use crate::sys::{CUcontext, CUfunction, CUmodule, CUstream, Driver, DriverId};
+use crate::sys::{CUcontext, CUfunction, CUmemoryPool, CUmodule, CUstream, Driver, DriverId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -64,6 +64,8 @@ struct State {
     queue: Vec<(Driver, Destroy)>,
     hook: Option<DropHook>,
     kernels: Option<BuiltinKernels>,
+    /// The memory pools that the crate has made on it.
+    pools: Vec<usize>,
 }
 
 static ENTRIES: Mutex<Vec<Weak<ContextEntry>>> = Mutex::new(Vec::new());
@@ -237,6 +239,21 @@ impl ContextEntry {
         if let Err(error) = done {
             report(&error, hook.as_ref());
         }
+    }
+
+    /// A memory pool was made.
+    pub(super) fn add_pool(&self, pool: CUmemoryPool) {
+        self.state().pools.push(pool as usize);
+    }
+
+    /// A memory pool is about to be destroyed.
+    pub(super) fn forget_pool(&self, pool: CUmemoryPool) {
+        self.state().pools.retain(|known| *known != pool as usize);
+    }
+
+    /// Calls `each` for every memory pool that the crate has made, none of which is destroyed meanwhile.
+    pub(super) fn for_each_pool(&self, each: impl Fn(CUmemoryPool)) {
+        self.state().pools.iter().for_each(|pool| each(*pool as CUmemoryPool));
     }
 
     /// How many drops wait for an open capture to close.

@@ -79,20 +79,26 @@ impl BackedArena {
         Ok(())
     }
 
-    /// Memory of this size for a request. [`Error::OutOfMemory`] leaves no trace in the thread's record of failing calls.
+    /// Memory of this size for a request. Where the device has too little, unused memory of the context's other pools is given back first, once. [`Error::OutOfMemory`] leaves no trace in the thread's record of failing calls.
     fn take_slab(&mut self, bytes: usize, requested: usize) -> Result<Slab> {
         let mut refused = None;
-        let out_of_memory = |error: &Error| match error {
-            Error::Call(call) if is_out_of_memory(*call) => {
-                refused = Some(*call);
-                true
+        for may_make_room in [true, false] {
+            let out_of_memory = |error: &Error| match error {
+                Error::Call(call) if is_out_of_memory(*call) => {
+                    refused = Some(*call);
+                    true
+                }
+                _ => false,
+            };
+            if let Some(slab) = first_failure::unless(out_of_memory, || self.source.take(bytes))?.flatten() {
+                return Ok(slab);
             }
-            _ => false,
-        };
-        match first_failure::unless(out_of_memory, || self.source.take(bytes))?.flatten() {
-            Some(slab) => Ok(slab),
-            None => Err(self.out_of_memory(requested, refused)),
+            if refused.is_none() || !may_make_room {
+                break;
+            }
+            self.source.make_room();
         }
+        Err(self.out_of_memory(requested, refused))
     }
 
     fn out_of_memory(&self, requested: usize, call: Option<CallError>) -> Error {

@@ -1,7 +1,9 @@
 //! The memory beneath a pool, in slabs.
 
 use super::options::{Backing, PoolOptions};
-use crate::driver::{AddressRange, Context, DeviceBuffer, Event, Mapping, MemoryPool, MemoryPoolOptions, Stream};
+use crate::driver::{
+    AddressRange, Context, DeviceBuffer, Event, Mapping, MemoryPool, MemoryPoolOptions, Stream, trim_all,
+};
 use crate::error::Result;
 use crate::memory::ids::SlabId;
 use crate::memory::sizes::{SLAB_BYTES, round_up};
@@ -47,6 +49,18 @@ impl SlabSource {
                 Ok(SlabSource::Reserved(AddressRange::reserve(context, bytes)?))
             }
         }
+    }
+
+    fn context(&self) -> &Context {
+        match self {
+            SlabSource::Ordered { pool, .. } => pool.context(),
+            SlabSource::Reserved(range) => range.context(),
+        }
+    }
+
+    /// Gives unused memory of the context's memory pools back to the device.
+    pub(super) fn make_room(&self) {
+        trim_all(self.context());
     }
 
     /// A slab of this size. `None` where the reserved addresses have no room for it.

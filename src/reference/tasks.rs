@@ -90,6 +90,11 @@ impl Tasks {
         self.pending.contains_key(&task)
     }
 
+    /// Whether any task that has not run does such work.
+    pub(super) fn any(&self, is_such: impl Fn(&Work) -> bool) -> bool {
+        self.pending.values().any(|task| is_such(&task.work))
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }

@@ -9,5 +9,6 @@ mod lend;
 mod lifetimes;
 mod planned;
 mod release;
+mod room;
 mod stack;
 mod traces;

@@ -202,6 +202,15 @@ impl State {
         }
     }
 
+    /// Whether all frees of a pool's memory have been carried out.
+    fn is_settled(&self, handle: Handle) -> bool {
+        let Some(pool) = self.pools.get(&handle) else { return true };
+        let slabs: Vec<(u64, usize)> = pool.free.slabs().collect();
+        let is_of_pool =
+            |address: u64| slabs.iter().any(|&(start, bytes)| (start..start + bytes as u64).contains(&address));
+        !self.tasks.any(|work| matches!(work, Work::Close { address } if is_of_pool(*address)))
+    }
+
     /// Gives back free slabs as long as more than `keep` bytes are reserved.
     fn shrink(&mut self, handle: Handle, keep: usize) {
         let Some(pool) = self.pools.get_mut(&handle) else { return };
@@ -294,7 +303,7 @@ entries! {
     fn cuMemPoolTrimTo(state, pool: CUmemoryPool, keep: usize) {
         state.unsafe_call()?;
         state.pool(pool)?;
-        if state.tasks.is_idle() {
+        if state.is_settled(pool as usize) {
             state.shrink(pool as usize, keep);
         }
         Ok(())

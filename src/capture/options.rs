@@ -134,8 +134,9 @@ impl GraphOptions {
 pub struct EagerOptions {
     /// The valid rows, which breaks are told. `None`: they aren't.
     pub valid_rows: Option<usize>,
-    /// The padded rows that it runs in. What breaks return with this many rows has zeros from the valid rows on, as a handoff has in a replay.
-    /// `None`: it comes back as it is.
+    /// The padded rows that it runs in. What breaks return has zeros from the valid rows on, as a handoff has in a replay; where there is padding, a
+    /// result of another leading dimension is refused as in a recording
+    /// ([`BreakOptions::leading_dimension_is_rows`](crate::BreakOptions::leading_dimension_is_rows)). `None`: it comes back as it is.
     pub bucket: Option<usize>,
 }
 
@@ -154,9 +155,9 @@ impl EagerOptions {
         self
     }
 
-    /// From which row on a break's result of so many rows is to be zero, if any.
-    pub(super) fn scrubbed_from(self, rows: usize) -> Option<usize> {
-        self.valid_rows.filter(|valid| *valid < rows && self.bucket == Some(rows))
+    /// Its padding, if there is any: from which row on what breaks return is to be zero, and how many rows it has.
+    pub(super) fn padded(self) -> Option<(usize, usize)> {
+        self.valid_rows.zip(self.bucket).filter(|(valid, bucket)| valid < bucket)
     }
 }
 
@@ -166,7 +167,8 @@ impl EagerOptions {
 pub struct CaptureOptions {
     /// A name for errors and reports.
     pub name: Option<String>,
-    /// The bucket that it is for, in rows, for errors and reports.
+    /// The bucket that it is for, in rows: for errors and reports, and so that handoffs whose leading dimension is another are found
+    /// ([`BreakOptions::leading_dimension_is_rows`](crate::BreakOptions::leading_dimension_is_rows)).
     pub bucket: Option<usize>,
     /// Whether segments run while they are recorded.
     pub execution: CaptureExecution,

@@ -93,7 +93,8 @@ impl<'r, 'env> Scope<'r, 'env> {
     /// Outside a recording this is a direct call, whose result is returned as it is.
     ///
     /// # Errors
-    /// What the operation returns, as [`Error::Break`](crate::Error::Break); what ending a segment or opening the next returns.
+    /// What the operation returns, as [`Error::Break`](crate::Error::Break), and so [`Misuse::NotTheBucketsRows`]; what ending a segment or opening the
+    /// next returns.
     pub fn break_point<'t, I, T, O, F>(&self, options: impl Into<BreakOptions>, inputs: I, operation: F) -> Result<O>
     where
         I: IntoIterator<Item = T>,
@@ -159,7 +160,7 @@ pub fn eager<'env, T>(
 /// ```
 ///
 /// # Errors
-/// As for [`eager`].
+/// As for [`eager`]; where there is padding, [`Misuse::NotTheBucketsRows`] for a break's result of another leading dimension than the bucket.
 pub fn eager_with<'env, T>(
     pool: &CapturePool,
     stream: &Stream,
@@ -280,8 +281,10 @@ where
     if let Some(recorder) = recorder {
         return recorder.add_break(options, inputs, Some(into), operation);
     }
+    let padding = frame::padding().padded().filter(|_| options.leading_dimension_is_rows);
+    options.expect_rows(padding.map(|(_, bucket)| bucket), 0, &into)?;
     let result = run_directly(&options, &inputs, std::slice::from_ref(&into), operation)?;
-    let valid = frame::padding().scrubbed_from(into.rows()).filter(|_| options.leading_dimension_is_rows);
+    let valid = padding.map(|(valid, _)| valid);
     land(&frame::current_stream()?, &result, &into, valid)?;
     Ok(into)
 }
@@ -296,27 +299,26 @@ where
     F: FnMut(&Break<'_>) -> Result<O>,
 {
     let stream = frame::current_stream()?;
-    operation(&Break::new(&options.name, &stream, inputs, handoffs, frame::padding().valid_rows))
+    let valid_rows = frame::padding().valid_rows;
+    let _frame = frame::enter_eager_break()?;
+    operation(&Break::new(&options.name, &stream, inputs, handoffs, valid_rows))
 }
 
 /// A break's results with zeros in the padded tail, in tensors of their own where they have one: what the operation returned may be a view of what
 /// it keeps.
 fn scrubbed<O: Outputs>(options: &BreakOptions, results: O) -> Result<O> {
-    let padding = frame::padding();
-    if padding.valid_rows.is_none() || padding.bucket.is_none() || !options.leading_dimension_is_rows {
-        return Ok(results);
-    }
+    let padding = frame::padding().padded().filter(|_| options.leading_dimension_is_rows);
+    let Some((valid, bucket)) = padding else { return Ok(results) };
     let stream = frame::current_stream()?;
     let mut landed = Vec::new();
-    let expected = results.visit(&mut |_, result| {
-        let valid = padding.scrubbed_from(result.rows()).filter(|_| !result.shape().is_empty());
-        landed.push(match valid {
-            None => result,
-            Some(_) => {
-                let handoff = frame::empty(result.dtype(), result.shape())?;
-                land(&stream, &result, &handoff, valid)?;
-                handoff
-            }
+    let expected = results.visit(&mut |index, result| {
+        options.expect_rows(Some(bucket), index, &result)?;
+        landed.push(if result.layout().rank() == 0 {
+            result
+        } else {
+            let handoff = frame::empty(result.dtype(), result.shape())?;
+            land(&stream, &result, &handoff, Some(valid))?;
+            handoff
         });
         Ok(())
     })?;

@@ -59,7 +59,7 @@ pub fn trace_with<'env, T>(
     pool.context().expect_same(stream.context(), "stream")?;
     let _current = pool.context().bind()?;
     let tracer = Tracer::new();
-    let recorder = Recorder::tracing(pool.handle(), stream, &tracer, options.valid_rows)?;
+    let recorder = Recorder::tracing(pool.handle(), stream, &tracer, options)?;
     // The frame holds the recorder's address; it is off the stack before the recorder is gone.
     let frame = frame::enter(recorder.frame());
     let value = forward(&Scope::recording(&recorder))?;

@@ -86,6 +86,7 @@ impl Misuse {
             Misuse::ScratchOutsideItsBreak => 557,
             Misuse::FrozenContext { .. } => 565,
             Misuse::FrozenRows { .. } => 566,
+            Misuse::NotTheBucketsRows { .. } => 567,
         }
     }
 }

@@ -211,6 +211,20 @@ pub enum Misuse {
         /// Where.
         place: FrozenPlace,
     },
+    /// A break's handoff, where a bucket is set, whose leading dimension is not the bucket's rows: padded rows of it would be sought where there are none.
+    #[error(
+        "result {result} of break {break_name:?} has shape {shape:?}, whose leading dimension is not the {bucket} rows of the bucket, so that padded rows could not be made zero: return all rows of the bucket with the rows first, or say `BreakOptions::not_rows` if its leading dimension is not rows"
+    )]
+    NotTheBucketsRows {
+        /// The break's name.
+        break_name: String,
+        /// Which of the break's results, from 0 on.
+        result: usize,
+        /// The handoff's shape.
+        shape: Vec<usize>,
+        /// The bucket, in rows.
+        bucket: usize,
+    },
     /// A break returned another number of results than it did when it was recorded.
     #[error("the break returned {got} results, when it was recorded it returned {expected}")]
     OutputCount {

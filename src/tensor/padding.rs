@@ -5,7 +5,7 @@ use crate::driver::Stream;
 use crate::error::{Error, Result, TensorError};
 use crate::kernels::{self, TensorDesc};
 
-/// Zeroes rows `[rows..]` of every tensor, in the stream's order: all of them in one launch, up to 16. Absent tensors and those with no more
+/// Zeroes rows `[rows..]` of every tensor, in the stream's order: all of them in one launch, up to 16. Absent tensors, scalars and those with no more
 /// rows are skipped. Any element type and any strides.
 ///
 /// In a segment the launch is recorded with this number of rows.
@@ -32,7 +32,7 @@ where
 {
     let mut batch = kernels::ScrubBatch::new(rows);
     for tensor in tensors.into_iter().filter_map(Into::into) {
-        if tensor.rows() <= rows || tensor.elements() == 0 {
+        if tensor.layout().rank() == 0 || tensor.rows() <= rows || tensor.elements() == 0 {
             continue;
         }
         tensor.expect_on(stream.context(), "tensor to scrub")?;
@@ -73,7 +73,8 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
         return Ok(());
     }
     let rows = handoff.rows();
-    let valid = valid_rows.unwrap_or(rows).min(rows);
+    // A scalar has no rows, and so no padded ones.
+    let valid = valid_rows.filter(|_| handoff.layout().rank() > 0).unwrap_or(rows).min(rows);
     if result.same_place(handoff) {
         return if valid < rows { scrub_padding_tail(stream, valid, [handoff]) } else { Ok(()) };
     }

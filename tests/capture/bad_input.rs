@@ -11,8 +11,9 @@ use breakable_cuda_graph::sys::{
 };
 use breakable_cuda_graph::tensor::Layout;
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, GraphOptions, Misuse, PoolOptions,
-    ReplayOptions, Result, Tensor, TensorError, break_point, current_stream, eager, empty, scrub_padding_tail,
+    BreakOptions, BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, GraphOptions, Misuse,
+    PoolOptions, ReplayOptions, Result, Tensor, TensorError, break_point, current_stream, eager, empty,
+    scrub_padding_tail,
 };
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -211,7 +212,8 @@ fn a_pool_at_its_limit_says_so_and_can_be_used_on() {
         let input = rig.random(1, &[4, WIDTH]);
         let recorded = capture.record(&rig.stream, |scope| {
             let ops = rig.ops.clone();
-            let _small = scope.break_point("small", [&input], move |b| ops.relu(b.input(0)?))?;
+            let small = BreakOptions::new("small").not_rows();
+            let _small = scope.break_point(small, [&input], move |b| ops.relu(b.input(0)?))?;
             let _large = scope.empty(DType::U8, &[LIMIT])?;
             Ok(())
         });

@@ -2,8 +2,9 @@
 
 use crate::support::{Rig, assert_same, for_each_seed};
 use breakable_cuda_graph::{
-    BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Error, Misuse, ReplayOptions, Result, Tensor,
-    TensorError, active_forward, break_here, break_point, current_forward_ctx, eager, is_capturing,
+    BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, DType, EagerOptions, Error, Misuse,
+    ReplayOptions, Result, Scope, Tensor, TensorError, active_forward, break_here, break_point, current_forward_ctx,
+    eager, eager_with, is_capturing, scrub_padding_tail, trace_with,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -541,5 +542,119 @@ fn a_swallowed_error_of_a_break_does_not_save_the_recording() {
         assert!(recorded.is_err(), "whatever the forward makes of it");
         assert!(capture.is_poisoned());
         assert!(matches!(capture.replay(&rig.stream), Err(Error::Misuse(Misuse::Poisoned))));
+    });
+}
+
+/// A forward with a break of these options.
+type Forward<'a> = dyn Fn(&Scope<'_, '_>, BreakOptions) -> Result<Tensor> + 'a;
+
+/// Rule 57: recorded, traced or eager with padding, by each kind of break that has handoffs.
+#[test]
+fn a_handoff_whose_leading_dimension_is_not_the_bucket_is_refused_unless_it_is_declared() {
+    const BUCKET: usize = 16;
+    let expect_refused = |error: Error, result: usize| {
+        let text = error.to_string();
+        let cause = match error {
+            Error::Capture(error) => *error.source,
+            other => other,
+        };
+        let source = match cause {
+            Error::Break { source, .. } => *source,
+            other => other,
+        };
+        let Error::Misuse(Misuse::NotTheBucketsRows { break_name, result: at, shape, bucket }) = source else {
+            panic!("{text}")
+        };
+        assert_eq!((break_name.as_str(), at, &shape[..], bucket), ("heads", result, &[ROWS, BUCKET][..], BUCKET));
+        assert!(text.contains("not_rows"), "{text}");
+    };
+    for_each_seed(|rig| {
+        let x = rig.ones(&[ROWS, BUCKET]);
+        let (rows, into) = (rig.ones(&[BUCKET, ROWS]), rig.zeros(&[ROWS, BUCKET]));
+        let padded = EagerOptions::default().valid_rows(3).bucket(BUCKET);
+        for options in [BreakOptions::new("heads"), BreakOptions::new("heads").patched()] {
+            let pair = |scope: &Scope<'_, '_>, options: BreakOptions| {
+                scope
+                    .break_point(options, [&rows, &x], |b| Ok((b.input(0)?.clone(), b.input(1)?.clone())))
+                    .map(|(_, second)| second)
+            };
+            let here = |scope: &Scope<'_, '_>, options: BreakOptions| {
+                scope.break_here(options, into.clone(), [&x], |b| b.input(0).cloned())
+            };
+            let forwards: [(&Forward, usize); 2] = [(&pair, 1), (&here, 0)];
+            for (forward, result) in forwards {
+                let record = |options: BreakOptions| {
+                    let with = CaptureOptions::default().bucket(BUCKET);
+                    let mut capture = BreakableCapture::with_options(&rig.pool, with).expect("a capture");
+                    let out = capture.record(&rig.stream, |scope| forward(scope, options))?;
+                    let _ = capture.replay_with(&rig.stream, ReplayOptions::default().valid_rows(3))?;
+                    Ok(rig.read(&out))
+                };
+                let eagerly = |with| eager_with(&rig.pool, &rig.stream, with, |scope| forward(scope, options.clone()));
+                expect_refused(record(options.clone()).expect_err("undeclared"), result);
+                expect_refused(eagerly(padded).expect_err("undeclared"), result);
+                let traced = trace_with(&rig.pool, &rig.stream, padded, |scope| forward(scope, options.clone()));
+                expect_refused(traced.map(drop).expect_err("undeclared"), result);
+                // Nothing is padded, so nothing is scrubbed in the wrong place.
+                eagerly(EagerOptions::default().valid_rows(BUCKET).bucket(BUCKET)).expect("no padding");
+                let declared = options.clone().not_rows();
+                let out = eager_with(&rig.pool, &rig.stream, padded, |scope| forward(scope, declared.clone()));
+                assert_same(&rig.read(&out.expect("declared")), &[1.0; ROWS * BUCKET]);
+                assert_same(&record(declared).expect("declared"), &[1.0; ROWS * BUCKET]);
+            }
+        }
+    });
+}
+
+/// Rule 57: a scalar has no rows, whatever is valid.
+#[test]
+fn a_scalar_has_no_padded_tail() {
+    for_each_seed(|rig| {
+        let x = rig.ones(&[]);
+        for options in [BreakOptions::new("number"), BreakOptions::new("number").patched()] {
+            for bucket in [1, 8] {
+                let with = CaptureOptions::default().bucket(bucket).valid_rows(0);
+                let mut capture = BreakableCapture::with_options(&rig.pool, with).expect("a capture");
+                let forward = |scope: &Scope<'_, '_>| {
+                    scope.break_point(options.clone(), [&x], |b| {
+                        let number = b.empty(DType::F32, &[])?;
+                        number.copy_from(b.stream(), b.input(0)?).map(|()| number)
+                    })
+                };
+                let out = capture.record(&rig.stream, forward).expect("a recording");
+                let _ = capture.replay_with(&rig.stream, ReplayOptions::default().valid_rows(0)).expect("a replay");
+                assert_same(&rig.read(&out), &[1.0]);
+                let padded = EagerOptions::default().valid_rows(0).bucket(bucket);
+                let out = eager_with(&rig.pool, &rig.stream, padded, forward).expect("an eager run");
+                assert_same(&rig.read(&out), &[1.0]);
+                scrub_padding_tail(&rig.stream, 0, [&x]).expect("nothing to scrub");
+                assert_same(&rig.read(&x), &[1.0]);
+            }
+        }
+    });
+}
+
+/// A break inside a break is a direct call, in a padded eager run as in a replay: its results are neither scrubbed nor refused.
+#[test]
+fn what_a_break_inside_a_break_returns_is_not_scrubbed() {
+    for_each_seed(|rig| {
+        let x = rig.ones(&[ROWS, WIDTH]);
+        let ops = rig.ops.clone();
+        let forward = move |scope: &Scope<'_, '_>| {
+            let ops = ops.clone();
+            scope.break_point("outer", [&x], move |b| {
+                let part = break_point("inner", [&b.input(0)?.leading_rows(1)], |b| b.input(0).cloned())?;
+                let whole = break_point("whole", [b.input(0)?], |b| b.input(0).cloned())?;
+                assert_eq!(part.rows(), 1);
+                // The last rows come first, so that what is valid shows what was not.
+                let out = b.empty(whole.dtype(), whole.shape())?;
+                ops.scale_into(b.stream(), &whole.narrow(0, 2, 2)?, 2.0, &out.leading_rows(2))?;
+                ops.scale_into(b.stream(), &whole.leading_rows(2), 2.0, &out.narrow(0, 2, 2)?)?;
+                Ok(out)
+            })
+        };
+        let padded = EagerOptions::default().valid_rows(2).bucket(ROWS);
+        let out = eager_with(&rig.pool, &rig.stream, padded, forward).expect("an eager run");
+        assert_same(&rig.read(&out), &[[2.0; 2 * WIDTH], [0.0; 2 * WIDTH]].concat());
     });
 }

@@ -1,5 +1,7 @@
 //! How a break is recorded.
 
+use crate::error::{Misuse, Result};
+use crate::tensor::Tensor;
 use std::borrow::Cow;
 
 /// When a break's operation runs.
@@ -53,7 +55,8 @@ pub struct BreakOptions {
     /// Its name, for errors and reports.
     pub name: Cow<'static, str>,
     /// Whether the leading dimension of its handoffs is rows, so that their padded tail is scrubbed when a replay has fewer valid rows. On by
-    /// default.
+    /// default. Where a bucket is set ([`CaptureOptions::bucket`](crate::CaptureOptions::bucket)), a handoff of another leading dimension is then refused
+    /// when it is recorded: [`Misuse::NotTheBucketsRows`]. A scalar has no rows: it is neither refused nor scrubbed.
     pub leading_dimension_is_rows: bool,
     /// When its operation runs.
     pub kind: BreakKind,
@@ -65,11 +68,21 @@ impl BreakOptions {
         BreakOptions { name: name.into(), leading_dimension_is_rows: true, kind: BreakKind::Live }
     }
 
-    /// Its handoffs' leading dimension isn't rows: they are never scrubbed.
+    /// Its handoffs' leading dimension isn't rows: they are never scrubbed, and may have any.
     #[must_use]
     pub fn not_rows(mut self) -> BreakOptions {
         self.leading_dimension_is_rows = false;
         self
+    }
+
+    /// Refuses a handoff that would be scrubbed where its rows are not, as its leading dimension is not the bucket's (rule 57).
+    pub(crate) fn expect_rows(&self, bucket: Option<usize>, result: usize, handoff: &Tensor) -> Result<()> {
+        let Some(bucket) = bucket.filter(|_| self.leading_dimension_is_rows) else { return Ok(()) };
+        if handoff.layout().rank() == 0 || handoff.rows() == bucket {
+            return Ok(());
+        }
+        let (break_name, shape) = (self.name.to_string(), handoff.shape().to_vec());
+        Err(Misuse::NotTheBucketsRows { break_name, result, shape, bucket }.into())
     }
 
     /// Its operation runs then.

@@ -63,6 +63,18 @@ pub(crate) fn recorder() -> Option<RecorderAddress> {
     FRAMES.try_with(|frames| frames.borrow().last()?.recorder).ok().flatten()
 }
 
+/// Makes a frame for a break of an eager forward the innermost: what breaks inside it return is neither scrubbed nor refused, as in a replay.
+pub(crate) fn enter_eager_break() -> Result<FrameGuard> {
+    let inside = innermost(|frame| Frame {
+        allocator: frame.allocator.clone(),
+        stream: frame.stream.clone(),
+        pool: frame.pool.clone(),
+        recorder: None,
+        padding: EagerOptions { bucket: None, ..frame.padding },
+    })?;
+    Ok(enter(inside))
+}
+
 /// What the eager forward that runs on this thread was told of padding.
 pub(crate) fn padding() -> EagerOptions {
     let found = FRAMES.try_with(|frames| frames.borrow().last().map(|frame| frame.padding));

@@ -87,6 +87,9 @@ impl<'env> Recorder<'env> {
     {
         let (stream, pool, padding) = (self.stream.clone(), self.pool.clone(), EagerOptions::default());
         let _frame = frame::enter(Frame { allocator, stream, pool, recorder: None, padding });
+        if let Some(into) = into {
+            options.expect_rows(self.bucket, 0, into)?;
+        }
         let handoffs = into.map_or(&[][..], std::slice::from_ref);
         let this = Break::new(&options.name, &self.stream, inputs, handoffs, self.valid_rows);
         let valid_in_handoff = self.valid_rows.filter(|_| options.leading_dimension_is_rows);
@@ -101,6 +104,7 @@ impl<'env> Recorder<'env> {
                 Some(_) => return Err(Misuse::OutputCount { expected: 1, got: index + 1 }.into()),
                 None => {
                     result.device_context("break's result")?;
+                    options.expect_rows(self.bucket, index, &result)?;
                     let (dtype, shape) = (result.dtype(), result.shape());
                     let handoff = self.allocator.empty(&self.pool, &self.stream, Role::Handoff, dtype, shape)?;
                     handoff.set_name(&options.name);

@@ -25,6 +25,8 @@ pub(crate) struct Recorder<'env> {
     pub(super) allocator: Allocator,
     /// What breaks are told, and where their handoffs' padded tail begins.
     pub(super) valid_rows: Option<usize>,
+    /// The leading dimension that handoffs must have, where it is set.
+    pub(super) bucket: Option<usize>,
     execution: CaptureExecution,
     composites: CompositeOptions,
     building: RefCell<Building<'env>>,
@@ -74,11 +76,12 @@ impl<'env> Recorder<'env> {
         pool: &PoolHandle,
         stream: &Stream,
         tracer: &Arc<Tracer>,
-        valid_rows: Option<usize>,
+        padding: EagerOptions,
     ) -> Result<Recorder<'env>> {
         let recording = RecordingId::next();
         let allocator = Allocator::TracedBlocks { tracer: tracer.clone(), recording };
-        let options = CaptureOptions { valid_rows, ..CaptureOptions::default() };
+        let EagerOptions { valid_rows, bucket } = padding;
+        let options = CaptureOptions { valid_rows, bucket, ..CaptureOptions::default() };
         Recorder::with_allocator(recording, allocator, pool, stream, &options)
     }
 
@@ -98,6 +101,7 @@ impl<'env> Recorder<'env> {
             stream: stream.clone(),
             allocator,
             valid_rows: options.told_rows(),
+            bucket: options.bucket,
             execution: options.execution,
             composites: CompositeOptions { graph, priority },
             building: RefCell::default(),

@@ -188,6 +188,17 @@ pub(super) fn kernel_priorities(nodes: &[ExecNode]) -> Vec<i32> {
     nodes.iter().flat_map(|node| node.payload.priority().into_iter().chain(kernel_priorities(&node.child))).collect()
 }
 
+/// The functions of the kernel nodes, inside children too.
+pub(super) fn kernel_functions(nodes: &[ExecNode]) -> Box<dyn Iterator<Item = Handle> + '_> {
+    Box::new(nodes.iter().flat_map(|node| {
+        let own = match &node.payload {
+            Payload::Work(Work::Kernel(launch)) => Some(launch.function),
+            _ => None,
+        };
+        own.into_iter().chain(kernel_functions(&node.child))
+    }))
+}
+
 /// Whether any node, inside children too, allocates or frees.
 pub(super) fn has_memory_nodes(nodes: &[ExecNode]) -> bool {
     nodes.iter().any(|node| {

@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What fresh and freed memory is filled with: NaN in every floating-point format, -1 in signed integers.
-const POISON: u8 = 0xff;
+pub(super) const POISON: u8 = 0xff;
 
 /// What the driver's allocations are aligned to.
 const ALIGNMENT: usize = 512;

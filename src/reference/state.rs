@@ -4,7 +4,7 @@ use super::capture::Capture;
 use super::graph::{Exec, Graph};
 use super::handles::{Context, Device, Event, Function, Module, Physical, Pool, Reservation, Stream};
 use super::ids::{CaptureId, Handle, TaskId};
-use super::memory::Memory;
+use super::memory::{Memory, POISON};
 use super::options::Options;
 use super::tasks::Tasks;
 use super::threads::ThreadNumber;
@@ -231,6 +231,18 @@ impl State {
             CopyEnd::Host(address) => *address as *mut u8,
             CopyEnd::Staged(_) => return Ok(()),
         };
+        if let (CopyEnd::Device(to), CopyEnd::Device(from)) = (to, from)
+            && to != from
+            && to.abs_diff(*from) < bytes as u64
+        {
+            // On a device parts of it may be copied in any order: what comes of it is undefined.
+            self.diagnostics.push(format!(
+                "a copy of {bytes} bytes from {from:#x} to {to:#x} overlaps itself: its result is undefined"
+            ));
+            // SAFETY: the target is open, so it is backed.
+            unsafe { target.write_bytes(POISON, bytes) };
+            return Ok(());
+        }
         // SAFETY: device ranges are open, so they are backed; for host ranges the caller of the copy vouches until it has run.
         unsafe { core::ptr::copy(source, target, bytes) };
         Ok(())

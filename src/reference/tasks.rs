@@ -90,9 +90,9 @@ impl Tasks {
         self.pending.contains_key(&task)
     }
 
-    /// Whether any task that has not run does such work.
-    pub(super) fn any(&self, is_such: impl Fn(&Work) -> bool) -> bool {
-        self.pending.values().any(|task| is_such(&task.work))
+    /// What is found in the work of a task that has not run.
+    pub(super) fn find<T>(&self, look: impl Fn(&Work) -> Option<T>) -> Option<T> {
+        self.pending.values().find_map(|task| look(&task.work))
     }
 
     pub(super) fn is_idle(&self) -> bool {

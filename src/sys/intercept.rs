@@ -19,13 +19,15 @@ struct State {
     counts: BTreeMap<Call, u64>,
     successes: BTreeMap<Call, u64>,
     fault: Option<Fault>,
+    /// Whether the fault keeps every call from its work.
+    refuses: bool,
     fired: Vec<Call>,
     log: Option<Vec<Call>>,
 }
 
 /// Which call is to fail, counted from the moment the fault is set.
 ///
-/// A call that creates or enqueues does nothing and returns the code. A call that ends, frees or destroys does its work and then returns the
+/// Set by [`Intercept::fail`], a call that creates or enqueues does nothing and returns the code. A call that ends, frees or destroys does its work and then returns the
 /// code, as the driver does when it reports an earlier error there.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
@@ -52,8 +54,17 @@ impl Intercept {
 
     /// Makes a call fail, once. Replaces a fault that has not fired.
     pub fn fail(&self, fault: Fault) {
+        self.set_fault(fault, false);
+    }
+
+    /// As [`fail`](Intercept::fail), but the call does nothing, whatever it is: one that ends, frees or destroys leaves what it was to end as it is.
+    pub fn refuse(&self, fault: Fault) {
+        self.set_fault(fault, true);
+    }
+
+    fn set_fault(&self, fault: Fault, refuses: bool) {
         let mut state = self.state();
-        state.fault = Some(fault);
+        (state.fault, state.refuses) = (Some(fault), refuses);
         state.fired.clear();
     }
 
@@ -97,9 +108,9 @@ impl Intercept {
             if let Some(log) = &mut state.log {
                 log.push(call);
             }
-            state.due(call)
+            state.due(call).map(|code| (code, state.refuses))
         };
-        if let Some(code) = forced.filter(|_| !does_its_work_all_the_same(call)) {
+        if let Some((code, _)) = forced.filter(|(_, refused)| *refused || !does_its_work_all_the_same(call)) {
             return code;
         }
         if let Some(backend) = &self.backend {
@@ -109,7 +120,7 @@ impl Intercept {
         if code == CUresult::CUDA_SUCCESS {
             *self.state().successes.entry(call).or_default() += 1;
         }
-        forced.unwrap_or(code)
+        forced.map_or(code, |(code, _)| code)
     }
 }
 

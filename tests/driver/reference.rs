@@ -5,9 +5,13 @@ use crate::support::demo::options;
 use crate::support::{Rig, SEEDS, assert_same, reference};
 use breakable_cuda_graph::driver::{Device, DeviceBuffer, Event, MemoryPool, Stream};
 use breakable_cuda_graph::reference::Options;
-use breakable_cuda_graph::sys::{CUresult, Call, CallError, LoadError};
+use breakable_cuda_graph::sys::{
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemLocationType, CUresult, CUstreamCaptureMode, Call,
+    CallError, LoadError,
+};
 use breakable_cuda_graph::tensor::Layout;
 use breakable_cuda_graph::{BreakableCapture, CapturePool, DType, Driver, Error, Misuse, Tensor};
+use std::ptr::null_mut;
 
 /// Two kernels on two streams, the second reading what the first writes; ordered by an event, or not.
 fn two_streams(seed: u64, ordered: bool) -> Vec<f32> {
@@ -67,6 +71,119 @@ fn use_after_free_is_an_error_with_a_text() {
         diagnostics.iter().any(|text| text.contains("demo_scale") && text.contains("not allocated")),
         "{diagnostics:?}"
     );
+}
+
+/// What comes of it depends on the order of the bytes.
+#[test]
+fn a_copy_onto_itself_is_told_of_and_leaves_nothing_defined() {
+    for (from, to, overlaps) in [(0, 4, true), (4, 0, true), (0, 8, false), (0, 0, false)] {
+        let rig = Rig::new(&reference(1));
+        let x = rig.ones(&[16]);
+        let (from, to) = (x.address() + 4 * from, x.address() + 4 * to);
+        // SAFETY: eight elements each, of sixteen.
+        unsafe { rig.driver.cuMemcpyDtoDAsync_v2(to, from, 32, rig.stream.as_raw()).expect("the driver takes it") };
+        assert_eq!(rig.read(&x).iter().any(|value| value.is_nan()), overlaps);
+        let told = diagnostics(&rig);
+        assert_eq!(
+            told.iter().filter(|text| text.contains("overlaps itself")).count(),
+            usize::from(overlaps),
+            "{told:?}"
+        );
+    }
+}
+
+fn diagnostics(rig: &Rig) -> Vec<String> {
+    rig.driver.ref_driver().expect("the reference driver").diagnostics()
+}
+
+/// Memory at a reserved address, made by the raw calls.
+fn map(rig: &Rig) -> u64 {
+    let bytes = 2 << 20;
+    let (mut address, mut memory) = (0, 0);
+    // SAFETY: all-zero is a value of these plain structures, in which the ordinary memory of device 0 is asked for; valid places.
+    unsafe {
+        let (mut properties, mut access): (CUmemAllocationProp, CUmemAccessDesc) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        let location: [u32; 2] = [CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE.0, 0];
+        properties.location = std::mem::transmute_copy(&location);
+        access.location = properties.location;
+        access.flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        rig.driver.cuCtxSetCurrent(rig.context.as_raw()).expect("current");
+        rig.driver.cuMemAddressReserve(&mut address, bytes, 0, 0, 0).expect("addresses");
+        rig.driver.cuMemCreate(&mut memory, bytes, &properties, 0).expect("memory");
+        rig.driver.cuMemMap(address, bytes, 0, memory, 0).expect("mapped");
+        rig.driver.cuMemSetAccess(address, bytes, &access, 1).expect("usable");
+    }
+    address
+}
+
+/// The driver does not promise to wait for it.
+#[test]
+fn memory_that_is_unmapped_under_work_is_told_of_for_the_orders_in_which_the_work_waits() {
+    let (mut told, mut quiet) = (0, 0);
+    for seed in 0..SEEDS {
+        for waited in [false, true] {
+            let rig = Rig::new(&reference(seed));
+            let address = map(&rig);
+            // SAFETY: memory that was just mapped; and that it is unmapped too early is what is tested.
+            let unmapped = unsafe {
+                rig.driver.cuMemsetD8Async(address, 1, 64, rig.stream.as_raw()).expect("it is enqueued");
+                if waited {
+                    rig.stream.synchronize().expect("it ran");
+                }
+                rig.driver.cuMemUnmap(address, 2 << 20)
+            };
+            unmapped.expect("it waits for nothing");
+            let (diagnostics, ran) = (diagnostics(&rig), rig.stream.synchronize());
+            let is_told = diagnostics.iter().any(|text| text.contains("unmapped while a memset"));
+            assert_eq!(is_told, ran.is_err(), "{diagnostics:?}");
+            assert!(!(waited && is_told), "{diagnostics:?}");
+            told += usize::from(is_told);
+            quiet += usize::from(!is_told && !waited);
+        }
+    }
+    assert!(told > 0 && quiet > 0, "{told} told, {quiet} ran before");
+}
+
+/// The driver looks at the functions of the exec's nodes, and of those that it is to have.
+#[test]
+fn an_update_after_a_module_is_gone_is_told_of() {
+    for (gone, what) in [(0, "of the exec"), (1, "that it is to have")] {
+        let rig = Rig::new(&reference(1));
+        let driver = &rig.driver;
+        // SAFETY: the raw calls of two modules with one kernel, a capture of each, and an exec; live handles and valid places.
+        let (updated, patched) = unsafe {
+            driver.cuCtxSetCurrent(rig.context.as_raw()).expect("current");
+            let captured = [(), ()].map(|()| {
+                let (mut module, mut function, mut graph) = (null_mut(), null_mut(), null_mut());
+                let text = c".version 8.0 .target sm_70 .address_size 64 .entry demo_fill() {}";
+                let none = null_mut();
+                driver.cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 0, none, null_mut()).expect("loaded");
+                driver.cuModuleGetFunction(&mut function, module, c"demo_fill".as_ptr()).expect("found");
+                let (stream, mode) = (rig.stream.as_raw(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
+                driver.cuStreamBeginCapture_v2(stream, mode).expect("a capture");
+                driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, null_mut(), null_mut()).expect("a node");
+                driver.cuStreamEndCapture(stream, &mut graph).expect("a graph");
+                (module, graph)
+            });
+            let (mut parent, mut child, mut exec) = (null_mut(), null_mut(), null_mut());
+            driver.cuGraphCreate(&mut parent, 0).expect("a graph");
+            driver.cuGraphAddChildGraphNode(&mut child, parent, null_mut(), 0, captured[0].1).expect("a child");
+            driver.cuGraphInstantiateWithParams(&mut exec, parent, &mut std::mem::zeroed()).expect("an exec");
+            let patch = || driver.cuGraphExecChildGraphNodeSetParams(exec, child, captured[1].1);
+            let update = || driver.cuGraphExecUpdate_v2(exec, parent, &mut std::mem::zeroed());
+            patch().and_then(|()| update()).expect("both modules are there");
+            driver.cuModuleUnload(captured[gone].0).expect("unloaded");
+            (update(), patch())
+        };
+        // The update is to the first's graph anew.
+        assert!(updated.is_err() == (gone == 0) && patched.is_err(), "{updated:?} {patched:?}");
+        let told = diagnostics(&rig);
+        assert!(
+            told.iter().all(|text| text.contains("was updated after")) && told.iter().any(|text| text.contains(what)),
+            "{told:?}"
+        );
+    }
 }
 
 #[test]

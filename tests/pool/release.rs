@@ -5,7 +5,7 @@ use crate::support::{Rig, assert_same, driver, for_each_driver, random_values};
 use breakable_cuda_graph::memory::PoolPlan;
 use breakable_cuda_graph::memory::planner::PlanOptions;
 use breakable_cuda_graph::pool::{Backing, RestoredContent};
-use breakable_cuda_graph::sys::intercept::Fault;
+use breakable_cuda_graph::sys::intercept::{Fault, Intercept};
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
     BreakableCapture, CaptureOptions, DType, Error, Misuse, PoolOptions, Tensor, eager, is_capturing, trace,
@@ -243,9 +243,12 @@ fn every_call_of_a_release_and_a_restore_fails_in_turn() {
     let whole = free(&rig);
     let watch = driver.intercept().expect("a watched driver");
     let mut failed = std::collections::BTreeSet::new();
-    for code in [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN] {
+    // A call that frees has done its work when it fails; one that unmaps may have done nothing too.
+    let ways = [(Intercept::fail as fn(&Intercept, Fault), None), (Intercept::refuse, Some(Call::cuMemUnmap))];
+    let codes = [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_UNKNOWN];
+    for ((set, only), code) in ways.into_iter().flat_map(|way| codes.map(|code| (way, code))) {
         for after in 0.. {
-            watch.fail(Fault { call: None, after, code });
+            set(watch, Fault { call: only, after, code });
             let result = rig.pool.release().and_then(|()| rig.pool.restore());
             let fired = watch.clear_fault();
             let Some(&call) = fired.first() else {

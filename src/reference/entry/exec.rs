@@ -88,6 +88,22 @@ impl State {
         last.flat_map(|(ids, _)| ids).collect()
     }
 
+    /// Reports an update of an exec where it, or what it is to become, has a node whose function is gone with its module: the driver looks at both, and may
+    /// crash.
+    fn expect_functions(&mut self, exec: CUgraphExec, new: &[ExecNode]) -> Outcome {
+        let old = self.execs.get(&(exec as usize)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let is_gone = |function: Handle| !self.functions.contains_key(&function);
+        let what = if graph::kernel_functions(&old.nodes).any(is_gone) {
+            "of the exec"
+        } else if graph::kernel_functions(new).any(is_gone) {
+            "that it is to have"
+        } else {
+            return Ok(());
+        };
+        self.diagnostics.push(format!("an exec was updated after the module of a node {what} was unloaded"));
+        Err(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
     fn launch_exec(&mut self, handle: CUgraphExec, target: Target) -> Outcome {
         let context = self.context_of(target);
         self.healthy(context)?;
@@ -169,6 +185,7 @@ entries! {
     fn cuGraphExecUpdate_v2(state, exec: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
         state.graph(graph)?;
         let nodes = state.exec_nodes(graph as usize);
+        state.expect_functions(exec, &nodes)?;
         let exec = state.exec(exec)?;
         let refused = graph::can_become(&exec.nodes, &nodes, exec.node_priorities);
         let result = match refused {
@@ -215,6 +232,7 @@ entries! {
     fn cuGraphExecChildGraphNodeSetParams(state, exec: CUgraphExec, node: CUgraphNode, child: CUgraph) {
         state.graph(child)?;
         let nodes = state.exec_nodes(child as usize);
+        state.expect_functions(exec, &nodes)?;
         let exec = state.exec(exec)?;
         let found = graph::find(&mut exec.nodes, node as usize).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         if !matches!(found.payload, Payload::Child(_)) {

@@ -208,7 +208,8 @@ impl State {
         let slabs: Vec<(u64, usize)> = pool.free.slabs().collect();
         let is_of_pool =
             |address: u64| slabs.iter().any(|&(start, bytes)| (start..start + bytes as u64).contains(&address));
-        !self.tasks.any(|work| matches!(work, Work::Close { address } if is_of_pool(*address)))
+        let is_freed = |work: &Work| matches!(work, Work::Close { address } if is_of_pool(*address)).then_some(());
+        self.tasks.find(is_freed).is_none()
     }
 
     /// Gives back free slabs as long as more than `keep` bytes are reserved.

@@ -4,6 +4,7 @@ use super::{entries, put};
 use crate::reference::handles::{Mapping, Physical, Reservation};
 use crate::reference::memory::{Kind, Region};
 use crate::reference::state::{Outcome, State};
+use crate::reference::work::{CopyEnd, Work};
 use crate::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocationType, CUresult, location_parts,
@@ -21,6 +22,23 @@ impl State {
             .map(|(start, reservation)| (*start, reservation))
             .filter(|(start, reservation)| address + bytes as u64 <= start + reservation.bytes as u64)
             .ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// What waits to run and uses a range, as far as its addresses tell.
+    fn user_of(&self, address: u64, bytes: usize) -> Option<&'static str> {
+        let end = address + bytes as u64;
+        let touches = |start: u64, length: usize| start < end && address < start.saturating_add(length.max(1) as u64);
+        let end_touches = |end: &CopyEnd, bytes: usize| matches!(end, CopyEnd::Device(at) if touches(*at, bytes));
+        self.tasks.find(|work| match work {
+            Work::Kernel(launch) => {
+                launch.arguments.possible_addresses().any(|word| touches(word, 1)).then_some("a kernel")
+            }
+            Work::Copy { to, from, bytes } => {
+                (end_touches(to, *bytes) || end_touches(from, *bytes)).then_some("a copy")
+            }
+            Work::Fill { address, width, count, .. } => touches(*address, width * count).then_some("a memset"),
+            _ => None,
+        })
     }
 
     /// One user of physical memory less.
@@ -113,14 +131,17 @@ entries! {
     }
 
     fn cuMemUnmap(state, address: CUdeviceptr, bytes: usize) {
-        // It waits for work that may use the range.
-        let tasks = state.tasks.of_context(None);
-        state.wait_for(&tasks);
+        // It waits for nothing: work that uses the range finds nothing there when it runs, and is told of here, whatever order the seed draws.
         let (start, reservation) = state.reservation(address, bytes)?;
         let (first, end) = (address - start, address - start + bytes as u64);
         let inside: Vec<(u64, Mapping)> = reservation.mappings.range(first..end).map(|(at, mapping)| (*at, *mapping)).collect();
         if inside.iter().map(|(_, mapping)| mapping.bytes).sum::<usize>() != bytes {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if let Some(user) = state.user_of(address, bytes) {
+            state.diagnostics.push(format!(
+                "{bytes} bytes at {address:#x} were unmapped while {user} that uses them had not run: wait for it before"
+            ));
         }
         for (at, mapping) in inside {
             reservation_of(state, start).remove(&at);

@@ -1,7 +1,7 @@
 //! The layers of the crate, and what the documents say of it: held by reading the sources.
 //!
 //! - `graph`: which file uses which, from the paths in the code. `rules`: what is allowed of that.
-//! - `citations`: whatever a comment or a document cites is in the repository.
+//! - `structures`: how structures of the driver are filled. `citations`: whatever a comment or a document cites is in the repository.
 
 #[path = "layers/citations.rs"]
 mod citations;
@@ -9,6 +9,8 @@ mod citations;
 mod graph;
 #[path = "layers/rules.rs"]
 mod rules;
+#[path = "layers/structures.rs"]
+mod structures;
 
 use graph::Tree;
 use rules::{Violation, violations};

@@ -1,7 +1,7 @@
 //! Devices.
 
 use crate::error::{Error, Result};
-use crate::sys::{CUdevice, CUdevice_attribute, CUuuid, Call, Driver};
+use crate::sys::{CUdevice, CUdevice_attribute, CUuuid, Call, Driver, zeroed};
 use core::ffi::c_char;
 use std::ffi::CStr;
 use std::fmt;
@@ -134,7 +134,7 @@ impl Device {
     /// What the driver returns.
     #[doc(alias = "cuDeviceGetUuid")]
     pub fn uuid(&self) -> Result<[u8; 16]> {
-        let mut uuid = CUuuid { bytes: [0; 16] };
+        let mut uuid: CUuuid = zeroed();
         // SAFETY: `uuid` is a valid place.
         unsafe { self.driver.cuDeviceGetUuid_v2(&mut uuid, self.raw)? };
         Ok(uuid.bytes.map(|byte| byte as u8))

@@ -2,7 +2,7 @@
 
 use super::bindings::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUgraphExecUpdateResultInfo,
-    CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps,
+    CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps, CUuuid,
 };
 
 /// A structure of C of which all zeros is a value.
@@ -28,6 +28,7 @@ plain!(
     CUmemAccessDesc,
     CUmemAllocationProp,
     CUmemPoolProps,
+    CUuuid,
 );
 
 /// The structure with all bytes zero.

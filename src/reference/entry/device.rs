@@ -4,7 +4,7 @@ use super::{entries, put};
 use crate::reference::handles::Context;
 use crate::reference::ids::{Handle, new_handle};
 use crate::reference::state::{Outcome, State};
-use crate::sys::{CUcontext, CUdevice, CUdevice_attribute, CUmemoryPool, CUresult, CUuuid, code_name};
+use crate::sys::{CUcontext, CUdevice, CUdevice_attribute, CUmemoryPool, CUresult, CUuuid, code_name, zeroed};
 use core::ffi::{c_char, c_int, c_uint};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -142,10 +142,10 @@ entries! {
 
     fn cuDeviceGetUuid_v2(state, uuid: *mut CUuuid, device: CUdevice) {
         let device = state.device(device)?;
-        let mut bytes = [0; 16];
-        bytes[0] = device as c_char;
+        let mut found: CUuuid = zeroed();
+        found.bytes[0] = device as c_char;
         // SAFETY: the caller gives null or a valid place.
-        unsafe { put(uuid, CUuuid { bytes }) }
+        unsafe { put(uuid, found) }
     }
 
     fn cuDeviceCanAccessPeer(state, can: *mut c_int, device: CUdevice, peer: CUdevice) {

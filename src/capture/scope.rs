@@ -2,7 +2,7 @@
 //! captures. Both do the same.
 
 use super::breaks::options::BreakOptions;
-use super::breaks::outputs::Outputs;
+use super::breaks::outputs::{Outputs, gather_all, visit_in_order};
 use super::breaks::view::Break;
 use super::forward::allocator::Allocator;
 use super::forward::context;
@@ -311,7 +311,7 @@ fn scrubbed<O: Outputs>(options: &BreakOptions, results: O) -> Result<O> {
     let Some((valid, bucket)) = padding else { return Ok(results) };
     let stream = frame::current_stream()?;
     let mut landed = Vec::new();
-    let expected = results.visit(&mut |index, result| {
+    visit_in_order(results, &mut |index, result| {
         options.expect_rows(Some(bucket), index, &result)?;
         landed.push(if result.layout().rank() == 0 {
             result
@@ -322,7 +322,5 @@ fn scrubbed<O: Outputs>(options: &BreakOptions, results: O) -> Result<O> {
         });
         Ok(())
     })?;
-    let got = landed.len();
-    let mut landed = landed.into_iter();
-    O::gather(&mut || landed.next()).ok_or_else(|| Misuse::OutputCount { expected, got }.into())
+    gather_all(landed)
 }

@@ -87,6 +87,7 @@ impl Misuse {
             Misuse::FrozenContext { .. } => 565,
             Misuse::FrozenRows { .. } => 566,
             Misuse::NotTheBucketsRows { .. } => 567,
+            Misuse::OutputsMiscounted { .. } => 568,
         }
     }
 }
@@ -103,6 +104,9 @@ impl TensorError {
             TensorError::Location { .. } => 605,
             TensorError::TooManyRows { .. } => 606,
             TensorError::UnfitTail { .. } => 607,
+            TensorError::SharedElements { .. } => 610,
+            TensorError::Misaligned { .. } => 611,
+            TensorError::HostMemory { .. } => 612,
         }
     }
 }

@@ -225,6 +225,17 @@ pub enum Misuse {
         /// The bucket, in rows.
         bucket: usize,
     },
+    /// A break's results are of a type whose [`Outputs`](crate::Outputs) counts badly.
+    #[error(
+        "the `Outputs` of the break's results counts badly: after {visited} results it {}: `visit` must hand out 0, 1, 2 and so on, and return how many there were; `gather` must take as many",
+        index.map_or("said that there were more or fewer, or took more or fewer".to_owned(), |index| format!("handed out number {index}"))
+    )]
+    OutputsMiscounted {
+        /// Results that were handed out in order.
+        visited: usize,
+        /// The number of the next that was handed out, if that is what was wrong.
+        index: Option<usize>,
+    },
     /// A break returned another number of results than it did when it was recorded.
     #[error("the break returned {got} results, when it was recorded it returned {expected}")]
     OutputCount {

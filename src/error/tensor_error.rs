@@ -37,6 +37,37 @@ pub enum TensorError {
         "the result overlaps the handoff without being the same place: write the handoff itself (`output`), or another tensor"
     )]
     Overlap,
+    /// A tensor to be written whose elements share memory, as in a broadcast: which of them would be left there is anybody's guess.
+    #[error(
+        "{what}: elements of {layout} share memory, or lie so that they may, and which value would be left there is undefined: write a tensor of its own, and broadcast that for reading"
+    )]
+    SharedElements {
+        /// What was to be written.
+        what: &'static str,
+        /// Its shape and strides.
+        layout: Box<Layout>,
+    },
+    /// An address that is no multiple of the element size.
+    #[error(
+        "{what} begins at {address:#x}, which is no multiple of the {} bytes of an element ({dtype}), so that kernels can't read it: begin at a multiple, or take bytes (u8)",
+        dtype.size()
+    )]
+    Misaligned {
+        /// What was given.
+        what: &'static str,
+        /// The address.
+        address: u64,
+        /// The element type.
+        dtype: DType,
+    },
+    /// More elements than the host has memory for, to be read as values of their own.
+    #[error("the host has no memory for {elements} elements of {dtype}: read part of the tensor (`narrow`)")]
+    HostMemory {
+        /// How many elements.
+        elements: usize,
+        /// Their type.
+        dtype: DType,
+    },
     /// A range that ends past what it is taken from.
     #[error("the range ends at {end}, past the {what}'s length of {length}")]
     OutOfRange {

@@ -2,7 +2,7 @@
 
 use super::divergence::{Divergence, DivergenceKind};
 use super::planner::{BufferSpec, Method, PlanError, PlanOptions, plan};
-use super::sizes::round_up;
+use super::sizes::{ALIGNMENT, round_up};
 use super::trace::{Role, Trace};
 use std::sync::Arc;
 
@@ -78,6 +78,9 @@ impl TracePlan {
     /// # Errors
     /// [`PlanError`].
     pub fn new(trace: Trace, options: &PlanOptions) -> Result<TracePlan, PlanError> {
+        if options.alignment.is_power_of_two() && options.alignment < ALIGNMENT {
+            return Err(PlanError::PoolAlignment(options.alignment));
+        }
         let end = trace.steps().len();
         let of_the_pool = trace.requests().iter().enumerate().filter(|(_, request)| request.role != Role::Scratch);
         let (requests, buffers): (Vec<usize>, Vec<BufferSpec>) = of_the_pool

@@ -4,7 +4,7 @@ use super::error::PrefillError;
 use super::model::InputData;
 use super::spec::{InputSpec, LeadingDim, Runs};
 use crate::driver::{Context, Stream};
-use crate::error::Result;
+use crate::error::{Result, TensorError};
 use crate::pool::PoolHandle;
 use crate::tensor::{TailPattern, Tensor};
 
@@ -117,6 +117,10 @@ impl Declared {
         }
         for (spec, input) in self.specs.iter().zip(&self.inputs) {
             let source = input.source(Some(data));
+            let most = i32::MAX as usize;
+            if matches!(source, Source::ValidRows) && rows > most {
+                return Err(TensorError::TooManyRows { input: spec.name, rows, most }.into());
+            }
             let Source::Data(one) = source else { continue };
             let Extent { count, valid, .. } = input.extent(source, rows, rows);
             let fits = match one {

@@ -15,13 +15,17 @@ use std::fmt;
 /// ```
 /// use breakable_cuda_graph::driver::{Device, Stream};
 /// use breakable_cuda_graph::prefill::{Batch, FnModel, InputData, InputSpec, Ladder, LadderOptions, OutputSpec, TailRule};
-/// use breakable_cuda_graph::{DType, Driver, PrefillRunner, RunnerOptions, Tensor};
+/// use breakable_cuda_graph::{BreakOptions, DType, Driver, PrefillRunner, RunnerOptions, Tensor};
 ///
 /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
 /// # let stream = Stream::new(&context)?;
 /// let pages = Tensor::from_slice(&stream, &[1.0_f32, 2.0], &[2, 1])?;
 /// let model = FnModel::new(pages, 0_usize, |pages, scope, inputs| {
-///     let page = scope.break_point("page", [&inputs[0]], |b| pages.narrow(0, *b.forward_ctx()?, 1))?;
+///     let page = scope.break_point(
+///         BreakOptions::new("page").not_rows(), // Its handoff is one page, whatever the bucket.
+///         [&inputs[0]],
+///         |b| pages.narrow(0, *b.forward_ctx()?, 1),
+///     )?;
 ///     Ok(vec![page])
 /// });
 /// let model = model.input(InputSpec::rows("x", DType::F32, &[1]).tail(TailRule::Zero)).output(OutputSpec::fixed("page", DType::F32, &[1, 1]));

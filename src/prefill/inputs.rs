@@ -1,7 +1,7 @@
 //! The static inputs: one buffer each, large enough for the largest bucket, and pinned staging through which batches and tails reach them without
 //! a wait.
 
-use super::declared::{Declared, Source, copy_runs};
+use super::declared::{Declared, DeclaredInput, Extent, Source, copy_runs};
 use super::error::PrefillError;
 use super::model::InputData;
 use super::spec::{InputSpec, LeadingDim};
@@ -89,10 +89,19 @@ impl Inputs {
         bucket: usize,
     ) -> Result<()> {
         debug_assert!(rows <= bucket && bucket <= self.capacity);
-        for ((spec, input), tensor) in declared.specs().iter().zip(declared.inputs()).zip(&self.tensors) {
+        for (at, ((spec, input), tensor)) in
+            declared.specs().iter().zip(declared.inputs()).zip(&self.tensors).enumerate()
+        {
             let source = input.source(data);
             let Source::Data(InputData::Device(given)) = source else { continue };
             let extent = input.extent(source, rows, bucket);
+            let mut filled = declared.inputs().iter().zip(&self.tensors).take(at + 1);
+            if filled.any(|(input, tensor)| overlaps_filled(given, input, tensor, data, rows, bucket)) {
+                let expected = "memory elsewhere, or this static input's own rows where they are".to_owned();
+                let got =
+                    format!("{} {} that overlaps what is filled before it is copied", given.dtype(), given.layout());
+                return Err(PrefillError::Input { input: spec.name, rows, expected, got }.into());
+            }
             if extent.count > 1 && extent.valid != extent.padded && given.overlaps(tensor) {
                 // In the bucket's tensor the runs lie further apart.
                 let expected = format!(
@@ -228,6 +237,27 @@ impl Drop for Inputs {
             last.context().report_in_drop("static inputs", &error);
         }
     }
+}
+
+/// Whether filling another input, or this one, writes what is to be copied from there: inputs are filled one after the other.
+fn overlaps_filled(
+    given: &Tensor,
+    filled: &DeclaredInput,
+    tensor: &Tensor,
+    data: Option<&[InputData<'_>]>,
+    rows: usize,
+    bucket: usize,
+) -> bool {
+    let source = filled.source(data);
+    let Extent { count, valid, padded } = filled.extent(source, rows, bucket);
+    let in_place = matches!(source, Source::Data(InputData::Device(own)) if own.address() == tensor.address());
+    let begin = if in_place { valid } else { 0 };
+    let end = if filled.tail().is_some() { count * padded } else { (count * padded).saturating_sub(padded - valid) };
+    let (from, to) = (tensor.address() + begin as u64, tensor.address() + end as u64);
+    let read = given.address()..given.address() + given.extent_bytes() as u64;
+    // Runs that are in place are whole, or refused.
+    let writes = from < to && !(in_place && count > 1);
+    writes && !read.is_empty() && read.start < to && from < read.end
 }
 
 /// What a forward of this many rows reads of an input: a row-major tensor at the buffer's beginning.

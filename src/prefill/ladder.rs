@@ -117,7 +117,7 @@ impl LadderUsage {
 
     /// The share of the batches that run eagerly, for either reason.
     pub fn share_eager(&self) -> f64 {
-        share(self.batches - self.replayed, self.batches)
+        share(self.batches.saturating_sub(self.replayed), self.batches)
     }
 }
 

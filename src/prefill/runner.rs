@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// ```
 /// use breakable_cuda_graph::driver::{Device, Stream};
 /// use breakable_cuda_graph::prefill::{Batch, InputData, InputSpec, Ladder, LadderOptions, Mode, OutputSpec, TailRule};
-/// use breakable_cuda_graph::{DType, Driver, PrefillModel, PrefillRunner, Result, RunnerOptions, Scope, Tensor};
+/// use breakable_cuda_graph::{BreakOptions, DType, Driver, PrefillModel, PrefillRunner, Result, RunnerOptions, Scope, Tensor};
 ///
 /// /// A model that adds nothing of its own: its break gives each row the row of a cache page.
 /// struct Model {
@@ -60,7 +60,8 @@ use std::sync::Arc;
 ///     fn forward<'m>(&'m self, scope: &Scope<'_, 'm>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
 ///         let x = scope.empty(DType::F32, inputs[0].shape())?;
 ///         x.copy_from(&scope.stream()?, &inputs[0])?;
-///         let found = scope.break_point("attention", [&x], |b| self.cache.narrow(0, *b.forward_ctx()?, 1)?.reshape(&[1, 2]))?;
+///         let options = BreakOptions::new("attention").not_rows(); // Its handoff is one page, whatever the bucket.
+///         let found = scope.break_point(options, [&x], |b| self.cache.narrow(0, *b.forward_ctx()?, 1)?.reshape(&[1, 2]))?;
 ///         Ok(vec![x, found])
 ///     }
 /// }

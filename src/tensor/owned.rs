@@ -74,11 +74,15 @@ impl Tensor {
     /// A tensor in a buffer, from its start.
     ///
     /// # Errors
-    /// [`TensorError::OutOfRange`] when the layout reaches past the buffer.
+    /// [`TensorError::OutOfRange`] when the layout reaches past the buffer, and [`TensorError::Misaligned`] when the buffer's address is no multiple of
+    /// the element size.
     pub fn from_buffer(buffer: DeviceBuffer, dtype: DType, layout: Layout) -> Result<Tensor> {
         let end = layout.extent() * dtype.size();
         if end > buffer.bytes() {
             return Err(TensorError::OutOfRange { what: "buffer", end, length: buffer.bytes() }.into());
+        }
+        if !buffer.address().is_multiple_of(dtype.size() as u64) {
+            return Err(TensorError::Misaligned { what: "the buffer", address: buffer.address(), dtype }.into());
         }
         Ok(Tensor::of_storage(Storage::of_buffer(buffer), dtype, layout))
     }
@@ -100,14 +104,7 @@ impl Tensor {
         let bytes = super::dtype::bytes_of(values);
         let mut memory = vec![0_u64; bytes.len().div_ceil(8).max(1)].into_boxed_slice();
         super::dtype::bytes_of_mut(&mut memory)[..bytes.len()].copy_from_slice(bytes);
-        let storage = Storage {
-            address: memory.as_ptr() as u64,
-            bytes: bytes.len(),
-            context: None,
-            recording: None,
-            hold: Hold::Host(memory),
-        };
-        Ok(Tensor::of_storage(storage, T::DTYPE, layout))
+        Ok(Tensor::of_storage(Storage::of_host(memory, bytes.len()), T::DTYPE, layout))
     }
 
     pub(crate) fn of_storage(storage: Storage, dtype: DType, layout: Layout) -> Tensor {
@@ -221,7 +218,7 @@ impl Tensor {
     pub(crate) fn overlaps(&self, other: &Tensor) -> bool {
         let range = |tensor: &Tensor| tensor.address()..tensor.address() + tensor.extent_bytes() as u64;
         let (a, b) = (range(self), range(other));
-        self.place() == other.place() && a.start < b.end && b.start < a.end
+        self.place() == other.place() && !a.is_empty() && !b.is_empty() && a.start < b.end && b.start < a.end
     }
 
     fn view(&self, layout: Layout, elements_further: usize) -> Tensor {

@@ -24,7 +24,8 @@ use crate::kernels::{self, TensorDesc};
 /// ```
 ///
 /// # Errors
-/// [`TensorError::Location`] for a host tensor, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
+/// [`TensorError::Location`] for a host tensor, [`TensorError::SharedElements`] for a broadcast,
+/// [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
 pub fn scrub_padding_tail<'a, I, T>(stream: &Stream, rows: usize, tensors: I) -> Result<()>
 where
     I: IntoIterator<Item = T>,
@@ -36,6 +37,7 @@ where
             continue;
         }
         tensor.expect_on(stream.context(), "tensor to scrub")?;
+        expect_writable("a scrub", tensor)?;
         let place = describe(tensor)?;
         if !batch.add(&place) {
             launch_scrub(stream, &batch)?;
@@ -72,6 +74,7 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
     if handoff.elements() == 0 {
         return Ok(());
     }
+    expect_writable("a landing", handoff)?;
     let rows = handoff.rows();
     // A scalar has no rows, and so no padded ones.
     let valid = valid_rows.filter(|_| handoff.layout().rank() > 0).unwrap_or(rows).min(rows);
@@ -107,9 +110,18 @@ pub(crate) fn check_landing(result: &Tensor, handoff: &Tensor) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a tensor whose elements share memory as what is written.
+#[inline]
+pub(crate) fn expect_writable(what: &'static str, tensor: &Tensor) -> Result<()> {
+    if tensor.layout().has_distinct_elements() {
+        return Ok(());
+    }
+    Err(TensorError::SharedElements { what, layout: Box::new(*tensor.layout()) }.into())
+}
+
 fn describe(tensor: &Tensor) -> Result<TensorDesc<'_>> {
     let element_size = tensor.dtype().size() as u32;
     TensorDesc::new(tensor.address(), element_size, tensor.shape(), tensor.strides()).ok_or(Error::Tensor(
-        TensorError::Layout { reason: "the first element's address must be a multiple of the element size" },
+        TensorError::Misaligned { what: "the tensor", address: tensor.address(), dtype: tensor.dtype() },
     ))
 }

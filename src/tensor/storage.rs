@@ -3,6 +3,7 @@
 use crate::driver::{Context, DeviceBuffer, Event, RecordingId, Stream};
 use crate::error::Result;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 /// The bytes behind a tensor and all its views. Given back when the last of them is gone.
@@ -28,7 +29,24 @@ pub(crate) enum Hold {
     /// Nothing: the memory is somebody else's, which this keeps from being unmapped at least. `of`: what holds the block, if something still does.
     View { memory: Arc<dyn PoolMemory>, of: Weak<Storage> },
     /// Host bytes, aligned for every element type.
-    Host(#[allow(dead_code)] Box<[u64]>),
+    Host(HostMemory),
+}
+
+/// Host memory that is read through its address: a box would claim that it alone has the address, each time that it moves.
+pub(crate) struct HostMemory {
+    memory: NonNull<[u64]>,
+}
+
+// SAFETY: plain numbers under one owner, which nobody writes.
+unsafe impl Send for HostMemory {}
+// SAFETY: shared use only reads.
+unsafe impl Sync for HostMemory {}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, which nobody else has.
+        drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
+    }
 }
 
 /// A tensor's way to the capture pool that its memory is part of.
@@ -77,6 +95,22 @@ impl Storage {
             context: Some(buffer.context().clone()),
             recording: None,
             hold: Hold::Buffer(buffer),
+        }
+    }
+
+    /// Host memory, of which the first `bytes` bytes are the tensor's.
+    pub(crate) fn of_host(memory: Box<[u64]>, bytes: usize) -> Storage {
+        let memory = NonNull::from(Box::leak(memory));
+        // Exposed, for who is told the address: a library that is given a DLPack view.
+        let address = memory.cast::<u8>().as_ptr().expose_provenance() as u64;
+        Storage { address, bytes, context: None, recording: None, hold: Hold::Host(HostMemory { memory }) }
+    }
+
+    /// Where host memory begins; null for memory of a device.
+    pub(crate) fn host(&self) -> *const u8 {
+        match &self.hold {
+            Hold::Host(host) => host.memory.cast::<u8>().as_ptr(),
+            _ => core::ptr::null(),
         }
     }
 

@@ -48,7 +48,7 @@ impl Tensor {
     /// All elements in row-major order, after the work that is on the stream. Waits for it.
     ///
     /// # Errors
-    /// [`TensorError::DType`], [`Misuse::HostMemoryInSegment`](crate::Misuse::HostMemoryInSegment) while a segment is open,
+    /// [`TensorError::DType`], [`TensorError::HostMemory`], [`Misuse::HostMemoryInSegment`](crate::Misuse::HostMemoryInSegment) while a segment is open,
     /// [`Misuse::PoolReleased`](crate::Misuse::PoolReleased), [`Misuse::ReplayFailed`](crate::Misuse::ReplayFailed) for a result of a capture whose latest
     /// replay failed, and what the driver returns.
     pub fn read<T: Element>(&self, stream: &Stream) -> Result<Vec<T>> {
@@ -59,21 +59,24 @@ impl Tensor {
                 self.device_context("the tensor to read")?.expect_same(stream.context(), "stream")?;
                 self.storage().expect_readable()?;
                 self.storage().used_on(stream)?;
+                self.reserve(&mut span, self.layout().extent())?;
                 // SAFETY: every bit pattern is a value of an element, zeros too.
                 span.resize(self.layout().extent(), unsafe { core::mem::zeroed::<T>() });
                 // SAFETY: the storage is live and reaches as far as the layout.
                 unsafe { stream.copy_device_to_host(bytes_of_mut(&mut span), self.address())? };
             }
             Location::Host => {
-                let first = self.address() as *const T;
-                // SAFETY: host storage is initialised, aligned to 8 bytes, and reaches as far as the layout.
+                self.reserve(&mut span, self.layout().extent())?;
+                let first = self.storage().host().wrapping_add(self.offset()).cast::<T>();
+                // SAFETY: host storage is initialised, aligned to 8 bytes, and reaches as far as the layout; nothing writes it.
                 span.extend_from_slice(unsafe { core::slice::from_raw_parts(first, self.layout().extent()) });
             }
         }
         if self.layout().is_contiguous() {
             return Ok(span);
         }
-        let mut values = Vec::with_capacity(self.elements());
+        let mut values = Vec::new();
+        self.reserve(&mut values, self.elements())?;
         self.layout().for_each_offset(|offset| values.push(span[offset]));
         Ok(values)
     }
@@ -102,6 +105,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::DType`], [`TensorError::Shape`] for another shape, [`TensorError::Overlap`] where they share some of their memory,
+    /// [`TensorError::SharedElements`] where this one is a broadcast,
     /// [`TensorError::Location`] for a host tensor, [`Misuse::ContextMismatch`](crate::Misuse::ContextMismatch), and what the driver returns.
     ///
     /// ```
@@ -123,6 +127,12 @@ impl Tensor {
         source.storage().expect_readable()?;
         self.expect_on(stream.context(), "the tensor to copy to")?;
         land(stream, source, self, None)
+    }
+
+    /// Room for so many elements: of a broadcast there may be more than of memory.
+    fn reserve<T>(&self, values: &mut Vec<T>, elements: usize) -> Result<()> {
+        let none = TensorError::HostMemory { elements, dtype: self.dtype() };
+        values.try_reserve_exact(elements).map_err(|_| none.into())
     }
 
     fn expect_dtype<T: Element>(&self, what: &'static str) -> Result<()> {

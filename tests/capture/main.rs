@@ -10,6 +10,7 @@ mod breaks;
 mod faults;
 mod frozen;
 mod memset_nodes;
+mod numbers;
 mod patched;
 mod seed;
 mod sides;

@@ -1,10 +1,11 @@
 //! Bad input: each a typed error or a counted reason, and nothing is copied.
 
 use super::model::{Owned, Small, WIDTH, Wrong};
-use crate::support::{Rig, driver};
+use crate::support::{Rig, assert_same, driver, for_each_seed};
 use crate::{buckets, run, runner};
 use breakable_cuda_graph::prefill::{
-    Batch, CaptureWhen, InputData, InputSpec, Ladder, LadderOptions, PrefillError, ReasonKind, RunnerOptions, TailRule,
+    Batch, CaptureWhen, FnModel, InputData, InputSpec, Ladder, LadderOptions, OutputSpec, PrefillError, ReasonKind,
+    RunnerOptions, TailRule,
 };
 use breakable_cuda_graph::{DType, Error, PrefillRunner, Result, Tensor, TensorError};
 
@@ -178,4 +179,102 @@ fn ladders_of_nothing() {
     }
     let zeros = Ladder::new(&LadderOptions::new(8).explicit([0, 0, 4]));
     assert_eq!(zeros.buckets(), [4, 8]);
+}
+
+/// The copies into static inputs come one after another, so that data must not lie where an earlier one writes.
+#[test]
+fn data_that_overlaps_what_is_filled_before_it_is_refused() {
+    for_each_seed(|rig| {
+        let model = Small::new(&rig);
+        let mut runner = runner(&rig, &model, buckets(&[4, 8]));
+        runner.capture_all(&rig.stream, |_| {}).expect("captured");
+        let owned = Owned::new(&rig.stream, 1, 3);
+        let [x, bias] = [1, 2].map(|at| runner.inputs()[at].clone());
+        let row = |at: usize| x.narrow(0, at, 1).and_then(|row| row.reshape(&[WIDTH])).expect("a row");
+        let x_rows = x.leading_rows(3);
+        let mut try_run = |change: &[(usize, &Tensor)]| {
+            owned.with(|batch| {
+                let mut inputs = batch.inputs.to_vec();
+                change.iter().for_each(|(at, tensor)| inputs[*at] = InputData::Device(tensor));
+                let outputs = runner.run(&rig.stream, &Batch { inputs: &inputs, ..*batch })?;
+                assert_eq!(outputs.bucket(), Some(4));
+                outputs.read::<f32>(0, &rig.stream)
+            })
+        };
+        for (change, name) in [
+            // Its own rows, shifted.
+            (&[(1, &x.narrow(0, 1, 3).expect("rows"))][..], "x"),
+            // Rows that are overwritten before they are copied: valid ones, and one of the padded tail.
+            (&[(2, &row(0))], "bias"),
+            (&[(1, &x_rows), (2, &row(3))], "bias"),
+        ] {
+            let error = prefill(try_run(change));
+            assert!(matches!(error, PrefillError::Input { input, rows: 3, .. } if input == name), "{error}");
+        }
+        // What is overwritten later, or not in this bucket, is read before.
+        let expect_same = |got: Vec<f32>, expected: Vec<f32>| assert_same(&got, &expected);
+        for lent in [row(0), row(4)] {
+            let values: Vec<f32> = (0..WIDTH).map(|at| at as f32).collect();
+            lent.write(&rig.stream, &values).expect("a write");
+            let elsewhere = Tensor::from_slice(&rig.stream, &values, &[WIDTH]).expect("a tensor");
+            let alone = Tensor::zeros(&rig.stream, DType::F32, &[3, WIDTH]).expect("a tensor");
+            alone.copy_from(&rig.stream, &x_rows).expect("a copy");
+            let in_place = try_run(&[(1, &x_rows), (2, &lent)]).expect("a batch");
+            expect_same(in_place, try_run(&[(1, &alone), (2, &elsewhere)]).expect("a batch"));
+        }
+        let mut one_row = |tensor: &Tensor| {
+            let owned = Owned::new(&rig.stream, 1, 1);
+            owned.with(|batch| {
+                let mut inputs = batch.inputs.to_vec();
+                inputs[1] = InputData::Device(tensor);
+                let outputs = runner.run(&rig.stream, &Batch { inputs: &inputs, ..*batch }).expect("a batch");
+                outputs.read::<f32>(0, &rig.stream).expect("an output")
+            })
+        };
+        let values: Vec<f32> = (0..WIDTH).map(|at| at as f32).collect();
+        let elsewhere = Tensor::from_slice(&rig.stream, &values, &[1, WIDTH]).expect("a tensor");
+        bias.write(&rig.stream, &values).expect("a write");
+        let read_before = one_row(&bias.reshape(&[1, WIDTH]).expect("a row"));
+        expect_same(read_before, one_row(&elsewhere));
+    });
+}
+
+/// Also where a row has no bytes, so that any number of rows is as long as the data.
+#[test]
+fn batches_of_any_number_of_rows_are_typed_errors() {
+    let rig = Rig::new(&driver());
+    let model = Small::new(&rig);
+    let mut small = runner(&rig, &model, buckets(&[4, 8]));
+    let owned = Owned::new(&rig.stream, 1, 4);
+    let none = |counted: bool| {
+        let model = FnModel::new((), (), |(), _, inputs| Ok(vec![inputs[0].clone()]));
+        let model = model.input(InputSpec::rows("none", DType::F32, &[0]).tail(TailRule::Zero));
+        let model = if counted { model.input(InputSpec::valid_rows("rows")) } else { model };
+        model.output(OutputSpec::rows("none", DType::F32, &[0]))
+    };
+    let [plain, counted] = [none(false), none(true)];
+    let [mut plain, mut counted] =
+        [&plain, &counted].map(|model| PrefillRunner::new(model, &rig.context, buckets(&[4])).expect("a runner"));
+    for rows in [usize::MAX, usize::MAX - 1, usize::MAX / 2, 1 << 62, 1 << 60] {
+        for eagerly in [false, true] {
+            let ran = owned.with(|batch| {
+                let batch = Batch { rows, ..*batch };
+                let ran = if eagerly { small.run_eager(&rig.stream, &batch) } else { small.run(&rig.stream, &batch) };
+                ran.map(drop)
+            });
+            assert!(matches!(prefill(ran), PrefillError::Input { input: "ids", .. }), "{rows}");
+            for runner in [&mut plain, &mut counted] {
+                let inputs = [InputData::host::<f32>(&[])];
+                let batch = Batch { rows, context: &(), inputs: &inputs };
+                let ran = if eagerly { runner.run_eager(&rig.stream, &batch) } else { runner.run(&rig.stream, &batch) };
+                assert!(matches!(ran.map(drop), Err(Error::Tensor(_))), "{rows}");
+            }
+        }
+        let in_bucket = owned.with(|batch| small.run_eager_in(&rig.stream, batch, rows).map(drop));
+        assert!(in_bucket.is_err(), "{rows}");
+    }
+    let inputs = [InputData::host::<f32>(&[])];
+    let more_than_an_i32 = Batch { rows: 1 << 31, context: &(), inputs: &inputs };
+    let error = counted.run(&rig.stream, &more_than_an_i32).map(drop).expect_err("it can't be counted");
+    assert!(matches!(error, Error::Tensor(TensorError::TooManyRows { input: "rows", .. })), "{error}");
 }

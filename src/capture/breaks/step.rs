@@ -57,7 +57,7 @@ impl BreakStep<'_> {
         let expected = handoffs.len();
         let got = operation(&this, &mut |index, result| match handoffs.get(index) {
             Some(handoff) => land(stream, &result, handoff, valid_in_handoff),
-            None => Err(Misuse::OutputCount { expected, got: index + 1 }.into()),
+            None => Err(Misuse::OutputCount { expected, got: index.saturating_add(1) }.into()),
         })?;
         expect_joined(&sides)?;
         if got == expected { Ok(()) } else { Err(Misuse::OutputCount { expected, got }.into()) }

@@ -56,7 +56,8 @@ impl<'a> Break<'a> {
     /// [`TensorError::OutOfRange`] when there are not as many, or it is absent.
     pub fn input(&self, index: usize) -> Result<&'a Tensor> {
         self.optional_input(index)?.ok_or_else(|| {
-            TensorError::OutOfRange { what: "break's present inputs", end: index + 1, length: index }.into()
+            TensorError::OutOfRange { what: "break's present inputs", end: index.saturating_add(1), length: index }
+                .into()
         })
     }
 
@@ -67,10 +68,12 @@ impl<'a> Break<'a> {
     pub fn optional_input(&self, index: usize) -> Result<Option<&'a Tensor>> {
         match self.inputs.get(index) {
             Some(input) => Ok(input.as_ref()),
-            None => {
-                Err(TensorError::OutOfRange { what: "break's inputs", end: index + 1, length: self.inputs.len() }
-                    .into())
+            None => Err(TensorError::OutOfRange {
+                what: "break's inputs",
+                end: index.saturating_add(1),
+                length: self.inputs.len(),
             }
+            .into()),
         }
     }
 

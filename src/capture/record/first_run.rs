@@ -2,7 +2,7 @@
 
 use super::recorder::{Next, Recorder};
 use crate::capture::breaks::options::{BreakKind, BreakOptions};
-use crate::capture::breaks::outputs::Outputs;
+use crate::capture::breaks::outputs::{Outputs, gather_all, visit_in_order};
 use crate::capture::breaks::step::{BreakStep, Operation, expect_joined};
 use crate::capture::breaks::view::Break;
 use crate::capture::composite::PoolExecs;
@@ -48,7 +48,7 @@ impl<'env> Recorder<'env> {
         let ran = self.run_first(&options, &inputs, into.as_ref(), allocator, &mut operation);
         let outputs = self.lost_unless_ran(&options.name, ran)?;
         let scratch = self.lost_unless(self.scratch(&options, measure.as_deref()))?;
-        let operation: Operation<'env> = Box::new(move |this, visit| operation(this)?.visit(visit));
+        let operation: Operation<'env> = Box::new(move |this, visit| visit_in_order(operation(this)?, visit));
         if self.tracer().is_some() {
             self.push_traced(operation);
         } else {
@@ -67,9 +67,7 @@ impl<'env> Recorder<'env> {
             }
         }
         self.lost_unless(self.open_segment())?;
-        let expected = outputs.len();
-        let mut handoffs = outputs.into_iter();
-        O::gather(&mut || handoffs.next()).ok_or_else(|| Misuse::OutputCount { expected, got: 0 }.into())
+        self.lost_unless(gather_all(outputs))
     }
 
     /// The first run of a break, with handoffs made of what it returns.
@@ -95,7 +93,7 @@ impl<'env> Recorder<'env> {
         let valid_in_handoff = self.valid_rows.filter(|_| options.leading_dimension_is_rows);
         let sides = live_break::enter(self.stream.as_raw());
         let mut outputs = Vec::new();
-        operation(&this)?.visit(&mut |index, result| {
+        visit_in_order(operation(&this)?, &mut |index, result| {
             let handoff = match into {
                 Some(handoff) if index == 0 => {
                     handoff.set_handoff();

@@ -2,7 +2,7 @@
 
 use super::recorder::Recorder;
 use crate::capture::breaks::options::BreakOptions;
-use crate::capture::breaks::outputs::Outputs;
+use crate::capture::breaks::outputs::{Outputs, gather_all, visit_in_order};
 use crate::capture::breaks::view::Break;
 use crate::capture::forward::frame::{self, Frame};
 use crate::error::{Misuse, Result};
@@ -27,12 +27,14 @@ impl Recorder<'_> {
         let this = Break::new(&options.name, &self.stream, inputs, handoffs, self.valid_rows);
         let ran = operation(&this).and_then(|outputs| {
             let Some(into) = into else { return Ok(outputs) };
-            let count = outputs.visit(&mut |index, result| match index {
+            let count = visit_in_order(outputs, &mut |index, result| match index {
                 0 => land(&self.stream, &result, into, None),
                 _ => Err(Misuse::OutputCount { expected: 1, got: index + 1 }.into()),
             })?;
-            let mut once = Some(into.clone());
-            O::gather(&mut || once.take()).ok_or_else(|| Misuse::OutputCount { expected: 1, got: count }.into())
+            if count == 0 {
+                return Err(Misuse::OutputCount { expected: 1, got: 0 }.into());
+            }
+            gather_all(vec![into.clone()])
         });
         drop(frame);
         self.lost_unless_ran(&options.name, ran)

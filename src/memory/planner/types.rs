@@ -143,6 +143,12 @@ pub enum PlanError {
     /// [`PlanOptions::alignment`] is no power of two.
     #[error("the alignment of a plan, {0}, is not a power of two")]
     Alignment(usize),
+    /// [`PlanOptions::alignment`] is less than the blocks of a pool have, which a [`PoolPlan`](crate::memory::PoolPlan) is for: tensors would lie where their
+    /// elements are not aligned.
+    #[error(
+        "a pool's blocks lie at multiples of {ALIGNMENT} bytes, and the plan has an alignment of {0}: leave it at its default, or ask for more"
+    )]
+    PoolAlignment(usize),
     /// A buffer ends before it begins, or as it begins.
     #[error("buffer {index} is live over no time: it begins at {begin} and ends at {end}")]
     Lifetime {

@@ -39,5 +39,5 @@ pub(super) fn run(
 
 #[cold]
 fn segment_failed(index: usize, error: Error) -> Error {
-    Error::Segment { index, source: Box::new(error) }
+    Error::segment(index, error)
 }

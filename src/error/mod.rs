@@ -132,6 +132,11 @@ impl Error {
         Error::User(error.into())
     }
 
+    /// A segment, by its place among the recording's segments, that could not become part of an exec, or be launched.
+    pub(crate) fn segment(index: usize, error: Error) -> Error {
+        Error::Segment { index, source: Box::new(error) }
+    }
+
     /// The driver call at the root of this error, if it was one.
     pub fn driver_call(&self) -> Option<CallError> {
         match self {

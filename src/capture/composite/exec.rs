@@ -241,7 +241,8 @@ fn build(parts: &[Part<'_>], params: ExecParams<'_>, stream: &Stream) -> Result<
     for part in parts {
         let part = match part {
             Part::Segment(segment) => {
-                nodes.push(graph.add_child(&segment.graph, nodes.last().copied())?);
+                let added = graph.add_child(&segment.graph, nodes.last().copied());
+                nodes.push(added.map_err(|error| Error::segment(segment.index, error))?);
                 continue;
             }
             Part::Patched(part) => part,
@@ -294,7 +295,7 @@ fn patch_and_launch(
     // SAFETY: the program keeps what the segments refer to, the parts keep what the bodies do, and their return waits for what is running.
     match unsafe { exec.launch(stream) } {
         Ok(()) => Ok(true),
-        Err(error) => Err(Error::Segment { index: first_segment(parts), source: Box::new(error) }),
+        Err(error) => Err(Error::segment(first_segment(parts), error)),
     }
 }
 

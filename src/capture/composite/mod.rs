@@ -187,7 +187,7 @@ impl<'env> Composite<'env> {
                     let exec = segment.exec_alone(self.options.graph.instantiate, stream)?;
                     // SAFETY: the program keeps what the graph refers to, and its return waits for what is running.
                     if let Err(error) = unsafe { exec.launch(stream) } {
-                        return Err(Error::Segment { index, source: Box::new(error) });
+                        return Err(Error::segment(index, error));
                     }
                 }
                 Part::Patched(patched) => {

@@ -39,8 +39,8 @@ struct Building<'env> {
     program: Program<'env>,
     /// What came since the last live break, while it waits for what follows.
     parts: Vec<Part<'env>>,
-    /// The operations of the segment that was ended last.
-    operations: usize,
+    /// The operations of each segment that was ended.
+    operations: Vec<usize>,
     /// The operations of a trace's breaks: what they have taken by move lives as long as a capture would.
     traced: Vec<Operation<'env>>,
     /// A break or a segment has failed: whatever the forward makes of that, the recording is lost.
@@ -170,7 +170,7 @@ impl<'env> Recorder<'env> {
         let captured = match segment.ok_or(Misuse::Poisoned)?.close() {
             Ok(captured) => captured,
             Err(failed) => {
-                self.building.borrow_mut().operations = failed.operations;
+                self.building.borrow_mut().operations.push(failed.operations);
                 return Err(failed.into());
             }
         };
@@ -178,7 +178,7 @@ impl<'env> Recorder<'env> {
         let all = captured.expect_all(&nodes);
         {
             let mut building = self.building.borrow_mut();
-            building.operations = captured.operations;
+            building.operations.push(captured.operations);
             building.program.kept.extend(captured.kept);
         }
         all?;
@@ -223,7 +223,7 @@ impl<'env> Recorder<'env> {
         for part in parts {
             if let Part::Segment(SegmentPart { graph: segment, index, nodes, exec }) = part {
                 let make = || GraphExec::measured(&segment, nodes, graph.instantiate, &self.stream);
-                let exec = exec.map_or_else(make, Ok)?;
+                let exec = exec.map_or_else(make, Ok).map_err(|error| Error::segment(index, error))?;
                 self.building.borrow_mut().program.steps.push(Step::Segment { exec, index, nodes });
             }
         }
@@ -297,7 +297,7 @@ impl<'env> Recorder<'env> {
             }
             Err(failed) => failed,
         };
-        self.building.borrow_mut().operations = failed.operations;
+        self.building.borrow_mut().operations.push(failed.operations);
         Some(failed.end)
     }
 
@@ -324,6 +324,12 @@ impl<'env> Recorder<'env> {
     pub(crate) fn position(&self) -> Position {
         let building = self.building.borrow();
         let open = building.segment.as_ref().map(OpenCapture::operations);
-        Position { segment: building.program.segments, operation: open.unwrap_or(building.operations) }
+        let last = || building.operations.last().copied().unwrap_or(0);
+        Position { segment: building.program.segments, operation: open.unwrap_or_else(last) }
+    }
+
+    /// The end of a segment.
+    pub(crate) fn end_of(&self, segment: usize) -> Position {
+        Position { segment, operation: self.building.borrow().operations.get(segment).copied().unwrap_or(0) }
     }
 }

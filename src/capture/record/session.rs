@@ -86,7 +86,11 @@ impl<'p, 'env> Session<'p, 'env> {
         let first_call = first_failure::get();
         let usage = self.pool.arena_usage();
         let note = self.undo();
-        let mut source = error;
+        // A segment that was ended before, and could not be put into its composite graph, is the one to name.
+        let (mut source, position) = match error {
+            Error::Segment { index, source } => (*source, self.recorder.end_of(index)),
+            error => (error, position),
+        };
         if let Error::OutOfMemory(error) = &mut source {
             error.bucket = options.bucket;
             error.segment = Some(position.segment);

@@ -6,7 +6,7 @@ use breakable_cuda_graph::BreakKind::{Live as Alive, Patched};
 use breakable_cuda_graph::driver::InstantiateFlags;
 use breakable_cuda_graph::sys::intercept::Fault;
 use breakable_cuda_graph::sys::{CUresult, Call};
-use breakable_cuda_graph::{CaptureOptions, Reconfigure, Result, is_capturing};
+use breakable_cuda_graph::{BreakOptions, BreakableCapture, CaptureOptions, Error, Reconfigure, Result, is_capturing};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -89,5 +89,25 @@ fn every_call_fails_in_turn() {
         Call::cuLaunchKernel,
     ] {
         assert!(failed.contains(&call), "{call} is part of it: {failed:?}");
+    }
+}
+
+/// A composite graph is made when the last of its segments has ended: the one that can be no child of it is named, with its own operations.
+#[test]
+fn a_segment_that_can_be_no_child_is_named() {
+    for (after, operations) in [(0, 1), (1, 2)] {
+        let rig = Rig::new(&driver().intercepted());
+        let (x, ops) = (rig.ones(&[4]), &rig.ops);
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        let (call, code) = (Some(Call::cuGraphAddChildGraphNode), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        rig.driver.intercept().expect("a watched driver").fail(Fault { call, after, code });
+        let recorded = capture.record(&rig.stream, |scope| {
+            let h = ops.relu(&x)?;
+            let h = scope.break_point(BreakOptions::new("b").patched(), [&h], |b| ops.relu(b.input(0)?))?;
+            ops.relu(&ops.relu(&h)?)
+        });
+        let Err(Error::Capture(error)) = recorded else { panic!("the child was refused") };
+        assert_eq!((error.segment, error.operation), (after as usize, operations), "{error}");
+        assert!(matches!(*error.source, Error::Call(call) if call.code() == code), "{error}");
     }
 }

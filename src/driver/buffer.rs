@@ -8,8 +8,8 @@ use super::keep_alive::KeepAlive;
 use super::memory_pool::MemoryPool;
 use super::stream::Stream;
 use super::stream_order::order_after;
-use crate::error::Result;
-use crate::sys::CUdeviceptr;
+use crate::error::{Error, Result};
+use crate::sys::{CUdeviceptr, CUresult, CallError};
 use core::ffi::c_void;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -51,14 +51,15 @@ impl DeviceBuffer {
     /// lives long: weights, static inputs.
     ///
     /// # Errors
-    /// What the driver returns.
+    /// [`Error::DeviceOutOfMemory`], and what else the driver returns.
     #[doc(alias = "cuMemAlloc")]
     pub fn new(context: &Context, bytes: usize) -> Result<DeviceBuffer> {
         let _bound = context.bind()?;
         let _relaxed = relaxed(context.driver())?;
         let mut address = 0;
         // SAFETY: a valid place; the context is current. Zero bytes are an error to the driver.
-        unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes.max(1))? };
+        let taken = unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes.max(1)) };
+        taken.map_err(|call| too_little(context, bytes, call))?;
         Ok(DeviceBuffer { context: context.clone(), address, bytes, origin: Origin::Plain })
     }
 
@@ -118,6 +119,17 @@ impl DeviceBuffer {
     /// The context.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+}
+
+/// Says what the device has, where an allocation failed for want of memory.
+#[cold]
+fn too_little(context: &Context, requested: usize, call: CallError) -> Error {
+    match context.memory_info() {
+        Ok(info) if call.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            Error::DeviceOutOfMemory { requested, free: info.free, total: info.total, call }
+        }
+        _ => call.into(),
     }
 }
 

@@ -42,7 +42,8 @@ impl Device {
     pub fn get(driver: &Driver, ordinal: usize) -> Result<Device> {
         let count = Device::count(driver)?;
         let Some(number) = i32::try_from(ordinal).ok().filter(|_| ordinal < count) else {
-            return Err(Error::NoSuchDevice { ordinal, count });
+            let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+            return Err(Error::NoSuchDevice { ordinal, count, visible });
         };
         let mut raw = 0;
         // SAFETY: `raw` is a valid place.

@@ -1,17 +1,17 @@
 //! Events.
 
 use super::capture_mode::relaxed;
-use super::capture_state;
+use super::capture_state::{self, NodeKind};
 use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event_mark::EventMark;
 use super::keep_alive::KeepAlive;
-use super::operation;
+use super::operation::{self, Destination};
 use super::stream::{Stream, ready};
 use crate::error::{Misuse, Result};
-use crate::sys::{CUevent, CUevent_flags_enum};
+use crate::sys::{CUevent, CUevent_flags_enum, CUevent_record_flags_enum};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 bitflags::bitflags! {
@@ -32,6 +32,7 @@ pub struct Event {
     context: Context,
     raw: CUevent,
     mark: Mutex<EventMark>,
+    keeps_time: bool,
     borrowed: Option<Option<KeepAlive>>,
 }
 
@@ -69,7 +70,8 @@ impl Event {
         let mut raw = core::ptr::null_mut();
         // SAFETY: `raw` is a valid place; the context is current.
         unsafe { context.driver().cuEventCreate(&mut raw, bits)? };
-        Ok(Event { context: context.clone(), raw, mark: Mutex::default(), borrowed: None })
+        let keeps_time = flags.contains(EventFlags::TIMING);
+        Ok(Event { context: context.clone(), raw, mark: Mutex::default(), keeps_time, borrowed: None })
     }
 
     /// Takes over a foreign event and destroys it in the end.
@@ -77,7 +79,7 @@ impl Event {
     /// # Safety
     /// `raw` is an event of this context that nobody else destroys.
     pub unsafe fn from_raw(context: &Context, raw: CUevent) -> Event {
-        Event { context: context.clone(), raw, mark: Mutex::default(), borrowed: None }
+        Event { context: context.clone(), raw, mark: Mutex::default(), keeps_time: false, borrowed: None }
     }
 
     /// Uses a foreign event, and keeps `owner` alive as long as this value lives.
@@ -85,7 +87,7 @@ impl Event {
     /// # Safety
     /// `raw` is an event of this context, and stays one for as long as this value lives.
     pub unsafe fn borrow_raw(context: &Context, raw: CUevent, owner: Option<KeepAlive>) -> Event {
-        Event { context: context.clone(), raw, mark: Mutex::default(), borrowed: Some(owner) }
+        Event { context: context.clone(), raw, mark: Mutex::default(), keeps_time: false, borrowed: Some(owner) }
     }
 
     /// The driver's handle. It stays valid as long as this value lives.
@@ -113,18 +115,67 @@ impl Event {
 
     /// Records the work that is on the stream now
     /// ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)). In a segment, on a stream of the capture,
-    /// it marks a place in the graph.
+    /// it marks a place in the graph, and no time: see [`record_external`](Event::record_external).
     ///
     /// # Errors
+    /// [`TimingInSegment`](crate::Misuse::TimingInSegment) in a segment, for an event with [`EventFlags::TIMING`];
     /// [`ContextMismatch`](crate::Misuse::ContextMismatch), [`OutsideTheCapture`](crate::Misuse::OutsideTheCapture) on a stream beside the segment that this
     /// thread has open, and what the driver returns.
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
         let to = operation::admit(&self.context, stream.as_raw(), "an event's record")?;
+        if self.keeps_time && matches!(to, Destination::Capture(_)) {
+            return Err(Misuse::TimingInSegment.into());
+        }
         // SAFETY: both handles are live.
         unsafe { self.context.driver().cuEventRecord(self.raw, stream.as_raw())? };
         *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = to.mark(stream.as_raw());
+        Ok(())
+    }
+
+    /// Records the event anew on every replay of the segment that is open on the stream, as a node of its graph
+    /// ([`cuEventRecordWithFlags`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with `CU_EVENT_RECORD_EXTERNAL`). So a time can be
+    /// taken in a segment, and others can wait for a replay's progress: the event is queried, waited for and timed as any. The segment keeps it. Outside a
+    /// segment this is [`record`](Event::record).
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::driver::{Device, Event, EventFlags, Stream};
+    /// # use breakable_cuda_graph::{BreakableCapture, CapturePool, DType, Driver, Tensor};
+    /// # use std::sync::Arc;
+    /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+    /// # let (stream, pool) = (Stream::new(&context)?, CapturePool::new(&context)?);
+    /// let (start, end) = (Event::with_flags(&context, EventFlags::TIMING)?, Event::with_flags(&context, EventFlags::TIMING)?);
+    /// let (start, end) = (Arc::new(start), Arc::new(end));
+    /// let state = Tensor::zeros(&stream, DType::F32, &[1024])?;
+    /// let mut capture = BreakableCapture::new(&pool)?;
+    /// capture.record(&stream, |scope| {
+    ///     start.record_external(&scope.stream()?)?;
+    ///     state.fill_bytes(&scope.stream()?, 0)?;
+    ///     end.record_external(&scope.stream()?)
+    /// })?;
+    /// let _ = capture.replay(&stream)?;
+    /// stream.synchronize()?;
+    /// println!("{:?}", end.elapsed_since(&start)?);
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`record`](Event::record), but for timing; that the driver lacks the call (before CUDA 11.1), in a segment.
+    #[doc(alias = "cuEventRecordWithFlags")]
+    pub fn record_external(self: &Arc<Self>, stream: &Stream) -> Result<()> {
+        self.context.expect_same(stream.context(), "stream")?;
+        let to = operation::admit(&self.context, stream.as_raw(), "an event's record")?;
+        if let Destination::Device = to {
+            return self.record(stream);
+        }
+        to.keep(|| self.clone());
+        let external = CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL.0;
+        // SAFETY: both handles are live; the segment keeps the event, and a stream outlives the capture of it.
+        unsafe { self.context.driver().cuEventRecordWithFlags(self.raw, stream.as_raw(), external)? };
+        to.done(stream.as_raw(), NodeKind::Other);
+        // Its record is the replay's, on whatever stream that runs, and no edge of the graph.
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = EventMark::default();
         Ok(())
     }
 

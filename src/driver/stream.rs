@@ -1,14 +1,14 @@
 //! Streams.
 
 use super::capture_mode::relaxed;
-use super::capture_state;
+use super::capture_state::{self, NodeKind};
 use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event::Event;
 use super::keep_alive::KeepAlive;
 use super::operation::{self, Destination};
 use crate::error::{Misuse, Result};
-use crate::sys::{CUresult, CUstream, CUstream_flags_enum, Call, CallError};
+use crate::sys::{CUevent_wait_flags_enum, CUresult, CUstream, CUstream_flags_enum, Call, CallError};
 use std::fmt;
 use std::sync::Arc;
 
@@ -294,6 +294,28 @@ impl Stream {
         // SAFETY: both handles are live.
         unsafe { context.driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0)? };
         to.waited(self.as_raw(), &mark);
+        Ok(())
+    }
+
+    /// Makes later work wait, on every replay of the segment that is open on this stream, for what the event's latest record stands for when the replay is
+    /// launched ([`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) with `CU_EVENT_WAIT_EXTERNAL`): for the
+    /// progress of another component, a transfer of a cache, say. Its owner records the event outside the segment, before each replay. The segment keeps
+    /// the event. Outside a segment this is [`wait`](Stream::wait).
+    ///
+    /// # Errors
+    /// As for [`wait`](Stream::wait), but for the place of the record.
+    #[doc(alias = "cuStreamWaitEvent")]
+    pub fn wait_external(&self, event: &Arc<Event>) -> Result<()> {
+        self.context().expect_same(event.context(), "event")?;
+        let to = operation::admit(self.context(), self.as_raw(), "a wait for an event")?;
+        if let Destination::Device = to {
+            return self.wait(event);
+        }
+        to.keep(|| event.clone());
+        let external = CUevent_wait_flags_enum::CU_EVENT_WAIT_EXTERNAL.0;
+        // SAFETY: both handles are live; the segment keeps the event.
+        unsafe { self.context().driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), external)? };
+        to.done(self.as_raw(), NodeKind::Other);
         Ok(())
     }
 

@@ -22,6 +22,7 @@ impl Error {
             Error::Kernel(_) => 113,
             Error::OutOfMemory(_) => 200,
             Error::Plan(_) => 201,
+            Error::DeviceOutOfMemory { .. } => 202,
             Error::Capture(_) => 300,
             Error::Break { .. } => 301,
             Error::NotPatchable { .. } => 302,
@@ -86,6 +87,7 @@ impl Misuse {
             Misuse::ScratchOutsideItsBreak => 557,
             Misuse::FrozenContext { .. } => 565,
             Misuse::FrozenRows { .. } => 566,
+            Misuse::TimingInSegment => 580,
             Misuse::NotTheBucketsRows { .. } => 567,
             Misuse::OutputsMiscounted { .. } => 568,
         }

@@ -113,6 +113,11 @@ pub enum Misuse {
         "the event was recorded before this segment, so the segment can't wait for it (905): make the caller's stream wait for it before the recording, or record it in the segment"
     )]
     EventFromOutside,
+    /// An event that keeps a time was recorded in a segment, where a record is an edge of the graph and takes none.
+    #[error(
+        "an event that keeps a time was recorded in a segment, where it would be an edge of the graph and have no time: use `Event::record_external`, which takes one on every replay, or an event without timing"
+    )]
+    TimingInSegment,
     /// Work on a stream beside the capture that this thread has open: it would run now, once, and a replay would leave it out.
     #[error(
         "{operation} on stream {stream:#x}, which takes no part in segment {segment} that this thread records: a replay would leave it out. Use the stream that the scope gives (`Scope::stream`, `current_stream`), draw this one in by an event, or say that it is meant with `outside_capture`"

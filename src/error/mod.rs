@@ -33,12 +33,14 @@ pub enum Error {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// There is no device with this number.
-    #[error("there is no device {ordinal}: the driver sees {count}")]
+    #[error("there is no device {ordinal}: the driver sees {count}{}", Visible(visible))]
     NoSuchDevice {
         /// The number asked for.
         ordinal: usize,
         /// How many devices there are.
         count: usize,
+        /// What `CUDA_VISIBLE_DEVICES` says, where it is set: the driver numbers those devices from 0.
+        visible: Option<String>,
     },
     /// The device has no stream-ordered memory pools (as some virtual and old GPUs).
     #[error("{device} has no stream-ordered memory pools (driver {driver})")]
@@ -63,6 +65,20 @@ pub enum Error {
     /// The capture pool's limit or the device's memory is reached.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
+    /// The device has too little memory for an allocation of its own, outside the capture pool.
+    #[error(
+        "out of device memory: {requested} bytes requested, {free} of {total} are free ({call}): free what is not used (`CapturePool::trim`, other processes), or ask for less"
+    )]
+    DeviceOutOfMemory {
+        /// Bytes requested.
+        requested: usize,
+        /// Bytes that the device had free, right after.
+        free: usize,
+        /// Bytes of the device.
+        total: usize,
+        /// The driver call that failed.
+        call: CallError,
+    },
     /// Memory could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -140,7 +156,7 @@ impl Error {
     /// The driver call at the root of this error, if it was one.
     pub fn driver_call(&self) -> Option<CallError> {
         match self {
-            Error::Call(error) => Some(*error),
+            Error::Call(error) | Error::DeviceOutOfMemory { call: error, .. } => Some(*error),
             Error::Instantiate(error) => Some(error.error),
             Error::ModuleLoad(error) => Some(error.error),
             Error::Kernel(error) => Some(error.error),
@@ -151,5 +167,13 @@ impl Error {
             Error::Capture(error) => error.first_call.or_else(|| error.source.driver_call()),
             _ => None,
         }
+    }
+}
+
+struct Visible<'a>(&'a Option<String>);
+
+impl std::fmt::Display for Visible<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |list| write!(f, " (CUDA_VISIBLE_DEVICES={list}, numbered from 0)"))
     }
 }

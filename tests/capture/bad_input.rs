@@ -622,8 +622,26 @@ fn devices_that_are_not_there_are_typed_errors() {
     let driver = crate::support::driver();
     let count = Device::count(&driver).expect("a count");
     let error = Device::get(&driver, count).expect_err("one past the last");
-    assert!(matches!(error, Error::NoSuchDevice { ordinal, count: have } if ordinal == count && have == count));
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    assert!(
+        matches!(&error, Error::NoSuchDevice { ordinal, count: have, visible: list } if (*ordinal, *have) == (count, count) && *list == visible)
+    );
+    let listed = Error::NoSuchDevice { ordinal: 4, count: 1, visible: Some("7".to_owned()) }.to_string();
+    assert_eq!(listed, "there is no device 4: the driver sees 1 (CUDA_VISIBLE_DEVICES=7, numbered from 0)");
     assert!(Device::get(&driver, usize::MAX).is_err());
+}
+
+#[test]
+fn an_allocation_that_fails_says_what_the_device_has() {
+    let rig = Rig::new(&crate::support::driver());
+    let requested = 1 << 60;
+    let error = DeviceBuffer::new(&rig.context, requested).expect_err("more than any device has");
+    let Error::DeviceOutOfMemory { requested: asked, free, total, .. } = &error else {
+        panic!("another error: {error}")
+    };
+    assert!(*asked == requested && free <= total && *total < requested);
+    assert_eq!(error.driver_call().map(|call| call.code()), Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    assert!(DeviceBuffer::new(&rig.context, 4096).is_ok(), "nothing is lost");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! An engine's own streams, threads and contexts around a recording (rules 44 to 49 and 52).
 
 use crate::support::{Rig, assert_same, driver, for_each_seed};
-use breakable_cuda_graph::driver::{Device, DeviceBuffer, Event, Stream};
+use breakable_cuda_graph::driver::{Device, DeviceBuffer, Event, EventFlags, Stream};
 use breakable_cuda_graph::sys::{CUstreamCaptureMode, Call};
 use breakable_cuda_graph::{
     BreakOptions, BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, GraphOptions, Misuse,
@@ -360,4 +360,65 @@ fn the_context_is_current_where_the_callers_code_runs() {
         );
     }
     assert_eq!(seen.last(), Some(&("outside", 0)), "what was current before is again");
+}
+
+/// A time taken in a segment, on every replay, by events that the test no longer owns; a record that would have none is refused.
+#[test]
+fn a_segment_takes_times_by_external_events() {
+    let rig = Rig::new(&driver());
+    let timed = || Arc::new(Event::with_flags(&rig.context, EventFlags::TIMING).expect("an event"));
+    let (start, end, state) = (timed(), timed(), rig.zeros(&[1024]));
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+    let refused = capture.record(&rig.stream, |scope| start.record(&scope.stream()?));
+    assert!(matches!(cause(refused), Misuse::TimingInSegment));
+
+    let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+    capture
+        .record(&rig.stream, |scope| {
+            let stream = scope.stream()?;
+            start.record_external(&stream)?;
+            rig.ops.scale_into(&stream, &state, 2.0, &state)?;
+            end.record_external(&stream)
+        })
+        .expect("a recording");
+    for _ in 0..3 {
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        end.synchronize().expect("an event of the replay");
+        assert!(end.elapsed_since(&start).is_ok());
+    }
+    let kept = Arc::downgrade(&end);
+    drop(end);
+    assert!(kept.upgrade().is_some(), "the segment keeps it");
+    let _ = capture.replay(&rig.stream).expect("a replay");
+    drop(capture);
+    assert!(kept.upgrade().is_none());
+}
+
+/// Each replay waits for what another component has recorded before it, while that work is in flight.
+#[test]
+fn a_segment_waits_for_another_components_progress() {
+    for_each_seed(|rig| {
+        let other = Stream::new(&rig.context).expect("a stream");
+        let (cache, result) = (rig.ones(&[4096]), rig.zeros(&[4096]));
+        let arrived = Arc::new(Event::new(&rig.context).expect("an event"));
+        rig.stream.synchronize().expect("what was enqueued");
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        capture
+            .record(&rig.stream, |scope| {
+                let stream = scope.stream()?;
+                stream.wait_external(&arrived)?;
+                rig.ops.scale_into(&stream, &cache, 1.0, &result)
+            })
+            .expect("a recording");
+        let mut expected = 1.0_f32;
+        for _ in 0..4 {
+            for _ in 0..8 {
+                rig.ops.scale_into(&other, &cache, 1.5, &cache).expect("a launch");
+                expected *= 1.5;
+            }
+            arrived.record(&other).expect("a record");
+            let _ = capture.replay(&rig.stream).expect("a replay");
+            assert_same(&rig.read(&result), &[expected; 4096]);
+        }
+    });
 }

@@ -65,13 +65,22 @@ impl Tensor {
                 // SAFETY: the storage is live and reaches as far as the layout.
                 unsafe { stream.copy_device_to_host(bytes_of_mut(&mut span), self.address())? };
             }
-            Location::Host => {
-                self.reserve(&mut span, self.layout().extent())?;
-                let first = self.storage().host().wrapping_add(self.offset()).cast::<T>();
-                // SAFETY: host storage is initialised, aligned to 8 bytes, and reaches as far as the layout; nothing writes it.
-                span.extend_from_slice(unsafe { core::slice::from_raw_parts(first, self.layout().extent()) });
-            }
+            Location::Host => self.append_host(&mut span)?,
         }
+        self.in_order(span)
+    }
+
+    /// Appends what a host tensor's layout reaches over. The element type is the tensor's.
+    fn append_host<T: Element>(&self, span: &mut Vec<T>) -> Result<()> {
+        self.reserve(span, self.layout().extent())?;
+        let first = self.storage().host().wrapping_add(self.offset()).cast::<T>();
+        // SAFETY: host storage is initialised, aligned to 8 bytes, and reaches as far as the layout; nothing writes it.
+        span.extend_from_slice(unsafe { core::slice::from_raw_parts(first, self.layout().extent()) });
+        Ok(())
+    }
+
+    /// The elements in row-major order, of those that the layout reaches over.
+    fn in_order<T: Element>(&self, span: Vec<T>) -> Result<Vec<T>> {
         if self.layout().is_contiguous() {
             return Ok(span);
         }
@@ -145,5 +154,35 @@ impl Tensor {
     /// Checks that a tensor is of this context, in device memory.
     pub(crate) fn expect_on(&self, context: &Context, what: &'static str) -> Result<()> {
         context.expect_same(self.device_context(what)?, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values<T: Element>(tensor: &Tensor) -> Vec<T> {
+        let mut span = Vec::new();
+        tensor.append_host(&mut span).and_then(|()| tensor.in_order(span)).expect("there is memory")
+    }
+
+    /// Also under Miri: the memory is read where a clone, a view or another thread finds it, however often its owner has moved.
+    #[test]
+    fn host_tensors_are_read_through_clones_views_and_threads() {
+        let whole = Tensor::host(&[1_i16, 2, 3, 4, 5, 6, 7], &[7]).expect("a tensor");
+        let part = whole.narrow(0, 1, 6).and_then(|part| part.reshape(&[2, 3])).expect("a view");
+        let turned = part.transpose(0, 1).expect("a view");
+        let moved = Box::new(part.clone());
+        assert_eq!(values::<i16>(&whole), [1, 2, 3, 4, 5, 6, 7]);
+        drop(whole);
+        assert_eq!(values::<i16>(&moved), [2, 3, 4, 5, 6, 7]);
+        assert_eq!(values::<i16>(&turned), [2, 5, 3, 6, 4, 7]);
+        let there = std::thread::spawn(move || values::<i16>(&turned)).join().expect("no panic");
+        assert_eq!(there, [2, 5, 3, 6, 4, 7]);
+        drop((moved, part));
+        let none = Tensor::host::<f64>(&[], &[3, 0]).expect("a tensor");
+        assert_eq!(values::<f64>(&none), [0.0; 0]);
+        let last = none.narrow(0, 3, 0).expect("nothing");
+        assert_eq!(values::<f64>(&last), [0.0; 0]);
     }
 }

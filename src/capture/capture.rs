@@ -10,6 +10,7 @@ use super::replay::run;
 use super::report::CaptureReport;
 use super::scope::Scope;
 use super::state::State;
+use crate::driver::live_break;
 use crate::driver::stream_order::order_after;
 use crate::driver::{Context, Event, GraphExec, KeepAlive, RecordingId, Stream, StreamKind};
 use crate::error::{Misuse, Result};
@@ -175,6 +176,7 @@ impl Replayed<'_> {
         } else {
             self.wait_on(stream)?
         }
+        let _alone = live_break::suspend();
         let values = output.read(stream)?;
         // A replay that began meanwhile may have written while this was copied.
         self.check()?;
@@ -249,6 +251,7 @@ impl<'env> BreakableCapture<'env> {
         self.state.begin()?;
         let context = self.pool.context().clone();
         let _current = context.bind()?;
+        let _alone = live_break::suspend();
         let pool = self.pool.handle().clone();
         let mut session = Session::begin(&pool, &self.stream, caller, &self.options)?;
         self.number = session.number();
@@ -310,6 +313,7 @@ impl<'env> BreakableCapture<'env> {
         let Some(recorded) = &mut self.recorded else { return Err(Misuse::NotRecorded.into()) };
         // What breaks call may need it.
         let _current = pool.context().bind()?;
+        let _alone = live_break::suspend();
         let mut guard = pool.lock()?;
         guard.order(stream)?;
         let number = pool.next_replay();

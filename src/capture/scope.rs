@@ -9,7 +9,7 @@ use super::forward::context;
 use super::forward::frame::{self, Frame};
 use super::options::EagerOptions;
 use super::record::recorder::Recorder;
-use crate::driver::{Stream, capture_state};
+use crate::driver::{Stream, capture_state, live_break};
 use crate::error::{FrozenPlace, Misuse, Result};
 use crate::pool::CapturePool;
 use crate::tensor::padding::land;
@@ -169,6 +169,7 @@ pub fn eager_with<'env, T>(
 ) -> Result<T> {
     pool.context().expect_same(stream.context(), "stream")?;
     let _current = pool.context().bind()?;
+    let _alone = live_break::suspend();
     let _frame = frame::enter(Frame {
         allocator: Allocator::StreamOrdered,
         stream: stream.clone(),

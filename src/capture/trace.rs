@@ -5,7 +5,7 @@ use super::options::EagerOptions;
 use super::record::recorder::Recorder;
 use super::record::session::refuse_nested;
 use super::scope::Scope;
-use crate::driver::Stream;
+use crate::driver::{Stream, live_break};
 use crate::error::Result;
 use crate::memory::Trace;
 use crate::pool::CapturePool;
@@ -58,6 +58,7 @@ pub fn trace_with<'env, T>(
     refuse_nested()?;
     pool.context().expect_same(stream.context(), "stream")?;
     let _current = pool.context().bind()?;
+    let _alone = live_break::suspend();
     let tracer = Tracer::new();
     let recorder = Recorder::tracing(pool.handle(), stream, &tracer, options)?;
     // The frame holds the recorder's address; it is off the stack before the recorder is gone.

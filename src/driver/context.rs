@@ -5,6 +5,7 @@ use super::current::{Bound, bind};
 use super::deferred_drop::{Destroy, DropError};
 use super::device::Device;
 use super::keep_alive::KeepAlive;
+use super::live_break;
 use super::registry::{self, BuiltinKernels, ContextEntry, DropHook};
 use crate::error::{Error, Misuse, Result};
 use crate::sys::{CUcontext, CallError, Driver};
@@ -168,7 +169,9 @@ impl Context {
         capture_state::refuse_synchronize("context")?;
         let _bound = self.bind()?;
         // SAFETY: no arguments; the context is current.
-        Ok(self.entry().while_none_is_open(|| unsafe { self.driver().cuCtxSynchronize() })??)
+        self.entry().while_none_is_open(|| unsafe { self.driver().cuCtxSynchronize() })??;
+        live_break::settled_all(self.entry().address());
+        Ok(())
     }
 
     /// Free and total memory of the device

@@ -6,6 +6,7 @@ use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event_mark::EventMark;
 use super::keep_alive::KeepAlive;
+use super::live_break;
 use super::operation::{self, Destination};
 use super::stream::{Stream, ready};
 use crate::error::{Misuse, Result};
@@ -124,7 +125,7 @@ impl Event {
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        let to = operation::admit(&self.context, stream.as_raw(), "an event's record")?;
+        let to = operation::admit_order(&self.context, stream.as_raw(), "an event's record")?;
         if self.keeps_time && matches!(to, Destination::Capture(_)) {
             return Err(Misuse::TimingInSegment.into());
         }
@@ -165,7 +166,7 @@ impl Event {
     #[doc(alias = "cuEventRecordWithFlags")]
     pub fn record_external(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         self.context.expect_same(stream.context(), "stream")?;
-        let to = operation::admit(&self.context, stream.as_raw(), "an event's record")?;
+        let to = operation::admit_order(&self.context, stream.as_raw(), "an event's record")?;
         if let Destination::Device = to {
             return self.record(stream);
         }
@@ -199,7 +200,10 @@ impl Event {
     #[doc(alias = "cuEventSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         self.expect_host_use()?;
-        self.settle()
+        let mark = *self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        self.settle()?;
+        live_break::settled_event(&mark);
+        Ok(())
     }
 
     /// Whether the recorded work is done, whatever this thread has open.

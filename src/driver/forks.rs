@@ -68,6 +68,23 @@ impl Forks {
         }
     }
 
+    /// Work was enqueued on a stream that the host had ordered with the origin: it is drawn in by that.
+    pub(super) fn draw_in(&mut self, stream: CUstream) {
+        self.sides.push(Side { stream, operations: 1, joined: 0 });
+    }
+
+    /// The host has waited for a stream's work up to a position.
+    pub(super) fn settled(&mut self, stream: CUstream, position: u64) {
+        if let Some(side) = self.side(stream) {
+            side.joined = side.joined.max(position.min(side.operations));
+        }
+    }
+
+    /// The host has waited for everything.
+    pub(super) fn settled_all(&mut self) {
+        self.sides.iter_mut().for_each(|side| side.joined = side.operations);
+    }
+
     fn side(&mut self, stream: CUstream) -> Option<&mut Side> {
         self.sides.iter_mut().find(|side| side.stream == stream)
     }

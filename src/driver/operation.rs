@@ -27,6 +27,9 @@ thread_local! {
 /// Runs work that is meant for streams beside the capture that is open on this thread: it is done now, once, and is no part of any replay. Without this such
 /// work is refused ([`Misuse::OutsideTheCapture`]), as it is nearly always a mistake: a replay would leave it out.
 ///
+/// In a live break the same is said of work on streams that nothing orders with the break's own ([`Misuse::OutsideTheBreak`]), and of streams that are drawn
+/// in and joined later, by another break say: whoever says so answers for the order.
+///
 /// ```
 /// # use breakable_cuda_graph::driver::{Device, Stream};
 /// # use breakable_cuda_graph::{BreakableCapture, CapturePool, DType, Driver, Error, Misuse, Tensor, outside_capture};
@@ -55,20 +58,31 @@ pub fn outside_capture<R>(work: impl FnOnce() -> R) -> R {
 /// Finds where an operation on a stream goes. To be asked before the driver sees it. `what`: for the error.
 ///
 /// # Errors
-/// [`Misuse::OutsideTheCapture`] on a thread that has a capture open on this context of which the stream is no part.
+/// [`Misuse::OutsideTheCapture`] on a thread that has a capture open on this context of which the stream is no part, and [`Misuse::OutsideTheBreak`] on one
+/// that runs a live break which nothing orders with it.
 #[inline]
 pub(crate) fn admit(context: &Context, stream: CUstream, what: &str) -> Result<Destination> {
+    admit_any(context, stream, what, true)
+}
+
+/// The same for an event's record or a wait, which is no work that a break could miss.
+pub(super) fn admit_order(context: &Context, stream: CUstream, what: &str) -> Result<Destination> {
+    admit_any(context, stream, what, false)
+}
+
+#[inline]
+fn admit_any(context: &Context, stream: CUstream, what: &str, is_work: bool) -> Result<Destination> {
     if context.entry().has_open_captures() {
-        return find(context, stream, what);
+        return find(context, stream, what, is_work);
     }
-    if live_break::has_forks() {
-        live_break::operation_on(stream);
+    if live_break::is_beside(stream) {
+        live_break::operation_on(context.entry().address(), stream, what, is_work, OUTSIDE.get() > 0)?;
     }
     Ok(Destination::Device)
 }
 
 #[cold]
-fn find(context: &Context, stream: CUstream, what: &str) -> Result<Destination> {
+fn find(context: &Context, stream: CUstream, what: &str, is_work: bool) -> Result<Destination> {
     let entry = context.entry();
     if let Some(own) = capture_state::own_on(entry.address()) {
         if own.knows(stream) || takes_part(context, stream, &own)? {
@@ -82,7 +96,9 @@ fn find(context: &Context, stream: CUstream, what: &str) -> Result<Destination> 
     match capture_with(context, stream)? {
         Some(capture) => Ok(Destination::Capture(capture)),
         None => {
-            live_break::operation_on(stream);
+            if live_break::is_beside(stream) {
+                live_break::operation_on(context.entry().address(), stream, what, is_work, OUTSIDE.get() > 0)?;
+            }
             Ok(Destination::Device)
         }
     }
@@ -164,7 +180,9 @@ impl Destination {
     pub(super) fn waited(&self, waiter: CUstream, mark: &EventMark) {
         match self {
             Destination::Capture(capture) => capture.waited(waiter, mark),
-            Destination::Device => live_break::waited(waiter, mark),
+            // What is meant to be beside the break is not drawn in.
+            Destination::Device if OUTSIDE.get() == 0 => live_break::waited(waiter, mark),
+            Destination::Device => {}
         }
     }
 }
@@ -176,7 +194,7 @@ impl Destination {
 /// [`Misuse::OutsideTheCapture`].
 pub(super) fn admit_wait(context: &Context, stream: CUstream, mark: &EventMark) -> Result<Destination> {
     if mark.capture == 0 {
-        return match admit(context, stream, "a wait for an event")? {
+        return match admit_order(context, stream, "a wait for an event")? {
             Destination::Capture(_) => Err(Misuse::EventFromOutside.into()),
             device => Ok(device),
         };

@@ -6,6 +6,7 @@ use super::context::Context;
 use super::deferred_drop::Destroy;
 use super::event::Event;
 use super::keep_alive::KeepAlive;
+use super::live_break::{self, LiveBreakGuard};
 use super::operation::{self, Destination};
 use crate::error::{Misuse, Result};
 use crate::sys::{CUevent_wait_flags_enum, CUresult, CUstream, CUstream_flags_enum, Call, CallError};
@@ -205,7 +206,9 @@ impl Stream {
         let _relaxed = relaxed(driver)?;
         // SAFETY: a live stream.
         let wait = || unsafe { driver.cuStreamSynchronize(self.as_raw()) };
-        Ok(self.context().entry().wait_for_stream(self.as_raw(), wait)??)
+        self.context().entry().wait_for_stream(self.as_raw(), wait)??;
+        live_break::settled(self.as_raw());
+        Ok(())
     }
 
     /// Waits for the work on the stream, whatever is captured: while the stream itself is, for what was there before.
@@ -307,7 +310,7 @@ impl Stream {
     #[doc(alias = "cuStreamWaitEvent")]
     pub fn wait_external(&self, event: &Arc<Event>) -> Result<()> {
         self.context().expect_same(event.context(), "event")?;
-        let to = operation::admit(self.context(), self.as_raw(), "a wait for an event")?;
+        let to = operation::admit_order(self.context(), self.as_raw(), "a wait for an event")?;
         if let Destination::Device = to {
             return self.wait(event);
         }
@@ -317,6 +320,12 @@ impl Stream {
         unsafe { self.context().driver().cuStreamWaitEvent(self.as_raw(), event.as_raw(), external)? };
         to.done(self.as_raw(), NodeKind::Other);
         Ok(())
+    }
+
+    /// A live break begins on the stream: until the guard drops, work beside it is looked at.
+    #[inline]
+    pub(crate) fn enter_live_break(&self) -> LiveBreakGuard {
+        live_break::enter(self.context().entry().address(), self.as_raw())
     }
 
     /// The reason why the stream can't be captured, if there is one: the legacy stream and blocking streams can't.

@@ -90,6 +90,7 @@ impl Misuse {
             Misuse::TimingInSegment => 580,
             Misuse::NotTheBucketsRows { .. } => 567,
             Misuse::OutputsMiscounted { .. } => 568,
+            Misuse::OutsideTheBreak { .. } => 590,
         }
     }
 }

@@ -169,6 +169,16 @@ pub enum Misuse {
         /// The stream that was drawn in.
         stream: usize,
     },
+    /// Work of a live break on a stream that nothing orders with the break's own: it may run before the segment that the break comes after, or after the next.
+    #[error(
+        "{operation} on stream {stream:#x}, which nothing orders with this break's own: it may run ahead of the segments before, or after those that come next. Use the stream that the break gives (`Break::stream`, `current_stream`), draw this one in by an event of that and join it, or say that it is meant with `outside_capture`"
+    )]
+    OutsideTheBreak {
+        /// What was to be enqueued.
+        operation: String,
+        /// The stream's handle.
+        stream: usize,
+    },
     /// A replay or recording that would wait for a pool whose holder waits for a pool that this thread holds.
     #[error(
         "this thread holds the pool that another one waits for, from a break that holds the pool wanted here: neither would ever go on. Replay captures of other pools in one order of pools, or outside breaks"

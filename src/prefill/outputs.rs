@@ -2,7 +2,7 @@
 
 use super::spec::{LeadingDim, OutputSpec};
 use crate::driver::stream_order::order_after;
-use crate::driver::{Event, Stream};
+use crate::driver::{Event, Stream, live_break};
 use crate::error::{Result, TensorError};
 use crate::pool::CapturePool;
 use crate::tensor::{Element, Tensor};
@@ -150,6 +150,7 @@ impl<'r> BatchOutputs<'r> {
     /// As for [`tensor`](BatchOutputs::tensor), [`wait_on`](BatchOutputs::wait_on) and [`Tensor::read`].
     pub fn read<T: Element>(&self, index: usize, stream: &Stream) -> Result<Vec<T>> {
         let output = self.tensor(index)?;
+        let _alone = live_break::suspend();
         self.wait_on(stream)?;
         let values = output.read(stream)?;
         // A replay that began meanwhile may have written while this was copied.

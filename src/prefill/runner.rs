@@ -15,7 +15,7 @@ use super::reason::{Decision, EagerReason};
 use super::stats::{Counters, RunnerStats};
 use super::telling::Telling;
 use crate::capture::{BreakableCapture, CaptureReport, PatchStats, ReplayOptions, active_forward};
-use crate::driver::{Context, Stream};
+use crate::driver::{Context, Stream, live_break};
 use crate::error::{Error, Result};
 use crate::pool::{CapturePool, PoolOptions};
 use crate::tensor::Tensor;
@@ -590,6 +590,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
 
     /// Replays a checked batch in this bucket; gives the replay's number in the pool.
     fn replay_now(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, bucket: Bucket) -> Result<u64> {
+        let _alone = live_break::suspend();
         let not_captured = || PrefillError::NotCaptured { bucket: bucket.rows };
         let captured = self.captures.use_now(bucket).ok_or_else(not_captured)?;
         self.forward.fill(stream, Some(batch.inputs), batch.rows, bucket.rows)?;
@@ -615,6 +616,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
 
     /// A checked batch, eagerly with the inputs padded to `padded` rows, for which more than the batch's there is room.
     fn eagerly(&mut self, stream: &Stream, batch: &Batch<'_, M::Context>, padded: usize) -> Result<BatchOutputs<'_>> {
+        let _alone = live_break::suspend();
         self.make_inputs(stream, padded)?;
         let outputs = self.forward.eagerly(&self.pool, stream, batch, padded)?;
         Ok(BatchOutputs::eager(self.forward.outputs(), outputs, batch.rows, &self.pool, stream))
@@ -653,6 +655,7 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         bucket: Bucket,
         batch: Option<&Batch<'_, M::Context>>,
     ) -> Result<CaptureProgress, Failure> {
+        let _alone = live_break::suspend();
         let (captures, mut with) = self.capturing();
         let captured = captures.capture(&mut with, stream, bucket, batch);
         self.free_if_given_up();

@@ -89,8 +89,8 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
     result.expect_on(stream.context(), "break's result")?;
     handoff.expect_on(stream.context(), "handoff")?;
     let library = stream.context().builtin_kernels()?;
-    result.used_in(stream, "a landing")?;
-    handoff.used_in(stream, "a landing")?;
+    result.used_in(stream, "a copy of a tensor")?;
+    handoff.used_in(stream, "a copy of a tensor")?;
     // SAFETY: the parameters describe live tensors of the stream's context.
     unsafe { library.land(stream, &launch) }
 }

@@ -3,7 +3,9 @@
 use crate::support::{Rig, assert_same, for_each_seed};
 use breakable_cuda_graph::driver::{Event, MemoryPool, Stream};
 use breakable_cuda_graph::tensor::Layout;
-use breakable_cuda_graph::{BreakableCapture, DType, Error, Misuse, Result, Scope, Tensor, eager};
+use breakable_cuda_graph::{
+    BreakableCapture, CapturePool, DType, Error, Misuse, Result, Scope, Tensor, eager, outside_capture,
+};
 
 /// A stream beside another, and the events that fork and join it.
 struct Side {
@@ -262,4 +264,118 @@ fn a_live_break_joins_what_it_draws_in() {
             assert_same(&rig.read(&out), &[3.0; ELEMENTS]);
         }
     }
+}
+
+/// What a live break does with a stream that it was not given, by a name for the test's message; whether that is refused.
+type Beside = fn(&Rig, &Side, &Stream, &Tensor, &Tensor) -> Result<()>;
+
+const BESIDE: [(&str, Option<&str>, Beside); 10] = [
+    ("a launch", Some("demo_scale"), |rig, side, _, x, y| rig.ops.scale_into(&side.stream, x, 3.0, y)),
+    ("a copy", Some("a copy of a tensor"), |_, side, _, x, y| y.copy_from(&side.stream, x)),
+    ("a fill", Some("a memset"), |_, side, _, _, y| y.fill_bytes(&side.stream, 0)),
+    ("work that a library does there", Some("work on a tensor"), |_, side, _, _, y| y.record_stream(&side.stream)),
+    ("an event that says nothing of the break's stream", Some("demo_scale"), |rig, side, _, x, y| {
+        side.fork.record(&side.stream)?;
+        side.stream.wait(&side.fork)?;
+        rig.ops.scale_into(&side.stream, x, 3.0, y)
+    }),
+    ("work on the break's stream after the host has waited for it", Some("demo_scale"), |rig, side, main, x, y| {
+        main.synchronize()?;
+        rig.ops.scale_into(main, x, 3.0, y)?;
+        rig.ops.scale_into(&side.stream, x, 3.0, y)
+    }),
+    ("the host waits before and after", None, |rig, side, main, x, y| {
+        main.synchronize()?;
+        rig.ops.scale_into(&side.stream, x, 3.0, y)?;
+        side.stream.synchronize()
+    }),
+    ("the host waits for events", None, |rig, side, main, x, y| {
+        side.fork.record(main)?;
+        side.fork.synchronize()?;
+        rig.ops.scale_into(&side.stream, x, 3.0, y)?;
+        side.join.record(&side.stream)?;
+        side.join.synchronize()
+    }),
+    ("an event before and the context after", None, |rig, side, main, x, y| {
+        side.fork(main)?;
+        rig.ops.scale_into(&side.stream, x, 3.0, y)?;
+        rig.context.synchronize()
+    }),
+    ("it is meant", None, |rig, side, main, x, y| {
+        outside_capture(|| {
+            side.fork(main)?;
+            rig.ops.scale_into(&side.stream, x, 3.0, y)?;
+            side.join.record(&side.stream)
+        })?;
+        main.wait(&side.join)
+    }),
+];
+
+/// Rule 51 where no event draws the stream in: an engine's own stream that the break's closure took by move.
+#[test]
+fn a_live_break_has_no_work_on_streams_that_nothing_orders_with_its_own() {
+    for (what, refused, beside) in BESIDE {
+        for at_capture in [true, false] {
+            let rig = Rig::new(&crate::support::driver());
+            let (x, y, side) = (rig.ones(&[ELEMENTS]), rig.zeros(&[ELEMENTS]), Side::new(&rig));
+            let (inside, raw, mut first) = (y.clone(), side.stream.as_raw() as usize, true);
+            let (this, work) = (&rig, &side);
+            let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+            let recorded = capture.record(&rig.stream, |scope| {
+                let h = scope.break_point("own stream", [&x], move |b| {
+                    if at_capture || !std::mem::take(&mut first) {
+                        beside(this, work, b.stream(), b.input(0)?, &inside)?;
+                    }
+                    Ok(inside.clone())
+                })?;
+                rig.ops.scale(&h, 1.0)
+            });
+            let result = recorded.and_then(|out| capture.replay(&rig.stream)?.read::<f32>(&out, &rig.stream));
+            let Some(refused) = refused else {
+                assert_same(&result.unwrap_or_else(|error| panic!("{what}: {error}")), &[3.0; ELEMENTS]);
+                continue;
+            };
+            let mut error = result.expect_err(what);
+            while let Error::Capture(capture) = error {
+                error = *capture.source;
+            }
+            let Error::Break { name, source, .. } = error else { panic!("{what}: {error}") };
+            let Error::Misuse(Misuse::OutsideTheBreak { operation, stream }) = *source else {
+                panic!("{what}: {source}")
+            };
+            assert_eq!((name.as_str(), operation.as_str(), stream), ("own stream", refused, raw), "{what}");
+            rig.context.synchronize().expect("done");
+        }
+    }
+}
+
+/// What has a stream of its own inside a break is a matter of its own: a replay on another pool, and the reading of its results.
+#[test]
+fn a_live_break_may_replay_another_pools_capture_on_another_stream() {
+    for_each_seed(|rig| {
+        let (x, own) = (rig.ones(&[ELEMENTS]), Stream::new(&rig.context).expect("a stream"));
+        let other = CapturePool::new(&rig.context).expect("a pool");
+        let mut inner = BreakableCapture::new(&other).expect("a capture");
+        let doubled = inner.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
+        let (mut first, pool, this) = (true, &other, &rig);
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        let out = capture
+            .record(&rig.stream, |scope| {
+                let h = scope.break_point("draft", [&x], move |b| {
+                    if !std::mem::take(&mut first) {
+                        let drafted = inner.replay(&own)?.read::<f32>(&doubled, &own)?;
+                        let eagerly = eager(pool, &own, |_| this.ops.scale(&doubled, 1.0))?;
+                        own.synchronize()?;
+                        let ours = b.empty(DType::F32, &[ELEMENTS])?;
+                        ours.write(b.stream(), &drafted)?;
+                        return this.ops.add(&ours, &eagerly);
+                    }
+                    b.input(0).cloned()
+                })?;
+                rig.ops.scale(&h, 1.0)
+            })
+            .expect("a recording");
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        assert_same(&rig.read(&out), &[4.0; ELEMENTS]);
+    });
 }

@@ -3,7 +3,7 @@
 use super::options::BreakOptions;
 use super::view::Break;
 use crate::driver::Stream;
-use crate::driver::live_break::{self, LiveBreakGuard};
+use crate::driver::live_break::LiveBreakGuard;
 use crate::error::{Error, Misuse, Result};
 use crate::tensor::Tensor;
 use crate::tensor::padding::land;
@@ -53,7 +53,7 @@ impl BreakStep<'_> {
         let BreakStep { options, operation, inputs, handoffs, .. } = self;
         let valid_in_handoff = scrub_from.filter(|_| options.leading_dimension_is_rows);
         let this = Break::new(&options.name, stream, inputs, handoffs, valid_rows);
-        let sides = live_break::enter(stream.as_raw());
+        let sides = stream.enter_live_break();
         let expected = handoffs.len();
         let got = operation(&this, &mut |index, result| match handoffs.get(index) {
             Some(handoff) => land(stream, &result, handoff, valid_in_handoff),

@@ -12,7 +12,6 @@ use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::{self, Scratch};
 use crate::capture::options::EagerOptions;
 use crate::driver::capture_state::CaptureState;
-use crate::driver::live_break;
 use crate::error::{Error, Misuse, Result, TensorError};
 use crate::memory::Role;
 use crate::pool::tracer::Tracer;
@@ -91,7 +90,7 @@ impl<'env> Recorder<'env> {
         let handoffs = into.map_or(&[][..], std::slice::from_ref);
         let this = Break::new(&options.name, &self.stream, inputs, handoffs, self.valid_rows);
         let valid_in_handoff = self.valid_rows.filter(|_| options.leading_dimension_is_rows);
-        let sides = live_break::enter(self.stream.as_raw());
+        let sides = self.stream.enter_live_break();
         let mut outputs = Vec::new();
         visit_in_order(operation(&this)?, &mut |index, result| {
             let handoff = match into {

@@ -1,4 +1,4 @@
-/* The library's own kernels: the padding scrub and the landing. All that they need comes by value in one structure, so a launch allocates and
+/* The library's own kernels: the padding scrub, the landing and the comparison. All that they need comes by value in one structure, so a launch allocates and
  * uploads nothing, and a graph holds it all. src/kernels fills these structures; the two must agree. */
 #include "breakable_cuda_graph/kernel.h"
 
@@ -50,6 +50,13 @@ typedef struct {
     bcg_u64 from_rows;
 } bcg_land_parameters;
 
+typedef struct {
+    /* Of a 32-bit integer that becomes 1 where a unit differs, and is left alone otherwise. */
+    bcg_u64 flag;
+    bcg_space space;
+    bcg_place left, right;
+} bcg_compare_parameters;
+
 typedef struct BCG_ALIGN(16) {
     bcg_u64 low, high;
 } bcg_u128;
@@ -81,6 +88,19 @@ BCG_FUNCTION void bcg_copy(bcg_u64 to, bcg_u64 from, bcg_u32 bytes) {
     case 4: *(bcg_u32 *)(size_t)to = *(const bcg_u32 *)(size_t)from; break;
     case 2: *(unsigned short *)(size_t)to = *(const unsigned short *)(size_t)from; break;
     default: *(unsigned char *)(size_t)to = *(const unsigned char *)(size_t)from; break;
+    }
+}
+
+BCG_FUNCTION int bcg_differ(bcg_u64 left, bcg_u64 right, bcg_u32 bytes) {
+    switch (bytes) {
+    case 16: {
+        bcg_u128 a = *(const bcg_u128 *)(size_t)left, b = *(const bcg_u128 *)(size_t)right;
+        return a.low != b.low || a.high != b.high;
+    }
+    case 8: return *(const bcg_u64 *)(size_t)left != *(const bcg_u64 *)(size_t)right;
+    case 4: return *(const bcg_u32 *)(size_t)left != *(const bcg_u32 *)(size_t)right;
+    case 2: return *(const unsigned short *)(size_t)left != *(const unsigned short *)(size_t)right;
+    default: return *(const unsigned char *)(size_t)left != *(const unsigned char *)(size_t)right;
     }
 }
 
@@ -127,5 +147,26 @@ BCG_KERNEL bcg_land(BCG_PARAMETERS(bcg_land_parameters) by_value) {
             bcg_copy(to, from, space->unit_bytes);
         else
             bcg_zero(to, space->unit_bytes);
+    }
+}
+
+/* Tells whether two tensors differ in any bit. All threads that write the flag write the same. */
+BCG_KERNEL bcg_compare(BCG_PARAMETERS(bcg_compare_parameters) by_value) {
+    const bcg_compare_parameters *parameters = BCG_ADDRESS(by_value);
+    const bcg_space *space = &parameters->space;
+    bcg_u64 end = space->rows * space->row_units;
+    for (bcg_u64 thread = bcg_thread(); thread < end; thread += bcg_threads()) {
+        bcg_u64 rest = thread, left = parameters->left.address, right = parameters->right.address;
+        BCG_ROLLED
+        for (bcg_u32 at = space->inner; at > 0; at--) {
+            bcg_u64 length = space->lengths[at - 1], index = rest % length;
+            left += index * parameters->left.strides[at];
+            right += index * parameters->right.strides[at];
+            rest /= length;
+        }
+        left += rest * parameters->left.strides[0];
+        right += rest * parameters->right.strides[0];
+        if (bcg_differ(left, right, space->unit_bytes))
+            *(bcg_u32 *)(size_t)parameters->flag = 1;
     }
 }

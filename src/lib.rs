@@ -73,13 +73,16 @@ mod readme {}
 #[doc(inline)]
 pub use capture::{
     Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, EagerOptions, ExecMemory,
-    GraphOptions, Outputs, PatchStats, Reconfigure, ReplayOptions, Replayed, Scope, active_forward, break_here,
-    break_point, current_forward_ctx, current_stream, eager, eager_with, empty, forbid_in_segment, is_capturing, trace,
-    trace_with,
+    GraphOptions, Outputs, PatchStats, Reconfigure, ReplayOptions, Replayed, Scope, Verified, VerifyOptions,
+    active_forward, break_here, break_point, current_forward_ctx, current_stream, eager, eager_with, empty,
+    forbid_in_segment, is_capturing, trace, trace_with,
 };
 #[doc(inline)]
 pub use driver::{CaptureMode, outside_capture};
-pub use error::{CaptureError, Error, FrozenPlace, Misuse, OutOfMemory, PoolBytes, Result, TensorError};
+pub use error::{
+    CaptureError, Difference, Error, FrozenPlace, Misuse, OutOfMemory, PoolBytes, Result, TensorError, VerifyCause,
+    VerifyError, VerifyPlace,
+};
 #[doc(inline)]
 pub use pool::{CapturePool, PoolOptions};
 #[doc(inline)]

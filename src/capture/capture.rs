@@ -1,5 +1,6 @@
 //! [`BreakableCapture`]: a forward pass that is recorded once and replayed as often as wanted.
 
+use super::breaks::step::BreakStep;
 use super::composite::{ExecMemory, PatchStats};
 use super::forward::allocator::Allocator;
 use super::forward::frame::{self, Frame};
@@ -14,7 +15,7 @@ use crate::driver::live_break;
 use crate::driver::stream_order::order_after;
 use crate::driver::{Context, Event, GraphExec, KeepAlive, RecordingId, Stream, StreamKind};
 use crate::error::{Misuse, Result};
-use crate::pool::{CapturePool, MappingHold, Results, settle_stubbornly};
+use crate::pool::{CapturePool, MappingHold, PoolHandle, Results, settle_stubbornly};
 use crate::tensor::{Element, Tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -300,6 +301,16 @@ impl<'env> BreakableCapture<'env> {
     /// the thread's state is restored, and the capture can be replayed again. Its outputs can't be read until then ([`Misuse::ReplayFailed`]).
     #[doc(alias = "cuGraphLaunch")]
     pub fn replay_with(&mut self, stream: &Stream, options: ReplayOptions) -> Result<Replayed<'_>> {
+        self.replay_by(stream, |steps, pool, replaced| run(steps, stream, options.valid_rows, pool, replaced))
+    }
+
+    /// Replays the capture on the stream by a loop over its steps, which is given where to put what patched breaks referred to before.
+    #[inline]
+    pub(super) fn replay_by(
+        &mut self,
+        stream: &Stream,
+        run: impl FnOnce(&mut [Step<'env>], &PoolHandle, &mut Vec<KeepAlive>) -> Result<()>,
+    ) -> Result<Replayed<'_>> {
         self.state.replayable()?;
         if frame::is_capturing() {
             return Err(Misuse::ReplayWhileRecording.into());
@@ -321,18 +332,18 @@ impl<'env> BreakableCapture<'env> {
             recorded.last = stream.clone();
         }
         let outcome = ReplayOutcome::begin(&pool.results, recorded.recording);
-        let padding = EagerOptions::default();
         let frame = Frame {
             allocator: Allocator::StreamOrdered,
             stream: stream.clone(),
             pool: pool.clone(),
             recorder: None,
-            padding,
+            padding: EagerOptions::default(),
+            observer: None,
         };
         let _frame = frame::enter(frame);
         // Empty without patched breaks, and then it is no allocation.
         let mut replaced = Vec::new();
-        let ran = run(&mut self.program.steps, stream, options.valid_rows, pool, &mut replaced);
+        let ran = run(&mut self.program.steps, pool, &mut replaced);
         if !replaced.is_empty() {
             drop(guard);
             pool.free_after_replay(replaced, stream);
@@ -345,6 +356,30 @@ impl<'env> BreakableCapture<'env> {
     /// The number under which the pool knows what its recording wrote, by running through.
     pub(crate) fn recorded_as(&self) -> u64 {
         self.number
+    }
+
+    /// Its steps, for tools that look at them between replays.
+    pub(super) fn steps_mut(&mut self) -> &mut [Step<'env>] {
+        &mut self.program.steps
+    }
+
+    /// A break, by its place among the breaks.
+    pub(super) fn break_at(&self, index: usize) -> Option<&BreakStep<'_>> {
+        self.program.breaks().nth(index)
+    }
+
+    /// Drops execs that tools have made of segments alone. None of them runs.
+    pub(super) fn drop_execs_alone(&mut self) {
+        for step in &mut self.program.steps {
+            if let Step::Composite(composite) = step {
+                composite.drop_execs_alone();
+            }
+        }
+    }
+
+    /// How it is made.
+    pub(super) fn options(&self) -> &CaptureOptions {
+        &self.options
     }
 
     /// Its pool.

@@ -6,6 +6,7 @@
 //! - `composite`: segments and patched breaks as one exec. `program`: the list of steps that a replay runs.
 //! - `record`: from a forward to its program. `scope`: what model code records through, explicitly or by free functions. `trace`: what a forward asks of
 //!   the pool, without recording it.
+//! - `verify`: replays compared with the eager forward.
 //! - `capture`: [`BreakableCapture`]. `replay`: its loop. `options`, `report` and `state`: how it is made, what it is made of, where it is in its life.
 //!
 //! Invariants C1 to C6 of `docs/DESIGN.md`, and:
@@ -25,6 +26,7 @@ mod report;
 mod scope;
 mod state;
 mod trace;
+mod verify;
 
 pub use breaks::options::{BreakKind, BreakOptions};
 pub use breaks::outputs::Outputs;
@@ -37,3 +39,4 @@ pub use options::{CaptureExecution, CaptureOptions, EagerOptions, GraphOptions, 
 pub use report::CaptureReport;
 pub use scope::{Scope, break_here, break_point, eager, eager_with};
 pub use trace::{trace, trace_with};
+pub use verify::{Verified, VerifyOptions};

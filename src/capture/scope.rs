@@ -1,12 +1,12 @@
 //! What model code records through: explicitly, by [`Scope`]; or by free functions, for code that is called deep down and knows nothing of
 //! captures. Both do the same.
 
-use super::breaks::options::BreakOptions;
+use super::breaks::options::{BreakKind, BreakOptions};
 use super::breaks::outputs::{Outputs, gather_all, visit_in_order};
 use super::breaks::view::Break;
 use super::forward::allocator::Allocator;
 use super::forward::context;
-use super::forward::frame::{self, Frame};
+use super::forward::frame::{self, BreakObserver, Frame};
 use super::options::EagerOptions;
 use super::record::recorder::Recorder;
 use crate::driver::{Stream, capture_state, live_break};
@@ -16,6 +16,7 @@ use crate::tensor::padding::land;
 use crate::tensor::{DType, Tensor};
 use std::any::Any;
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 /// The forward that runs: recorded, or eager. `'env` is what outlives the capture, which break operations may borrow.
 ///
@@ -167,6 +168,17 @@ pub fn eager_with<'env, T>(
     options: EagerOptions,
     forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
 ) -> Result<T> {
+    eager_observed(pool, stream, options, None, forward)
+}
+
+/// The same, with something that sees its breaks.
+pub(super) fn eager_observed<'env, T>(
+    pool: &CapturePool,
+    stream: &Stream,
+    options: EagerOptions,
+    observer: Option<Rc<dyn BreakObserver>>,
+    forward: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
+) -> Result<T> {
     pool.context().expect_same(stream.context(), "stream")?;
     let _current = pool.context().bind()?;
     let _alone = live_break::suspend();
@@ -176,6 +188,7 @@ pub fn eager_with<'env, T>(
         pool: pool.handle().clone(),
         recorder: None,
         padding: options,
+        observer,
     });
     forward(&Scope::eager())
 }
@@ -264,7 +277,10 @@ where
 {
     match recorder {
         Some(recorder) => recorder.add_break(options, inputs, None, operation),
-        None => run_directly(&options, &inputs, &[], operation).and_then(|results| scrubbed(&options, results)),
+        None => {
+            let results = run_directly(&options, &inputs, &[], operation)?;
+            observed(&options, &inputs, scrubbed(&options, results)?)
+        }
     }
 }
 
@@ -287,7 +303,7 @@ where
     let result = run_directly(&options, &inputs, std::slice::from_ref(&into), operation)?;
     let valid = padding.map(|(valid, _)| valid);
     land(&frame::current_stream()?, &result, &into, valid)?;
-    Ok(into)
+    observed(&options, &inputs, into)
 }
 
 fn run_directly<O, F>(
@@ -324,4 +340,17 @@ fn scrubbed<O: Outputs>(options: &BreakOptions, results: O) -> Result<O> {
         Ok(())
     })?;
     gather_all(landed)
+}
+
+/// A break's results, shown to what sees the forward's breaks. An inline one is part of a segment.
+fn observed<O: Outputs>(options: &BreakOptions, inputs: &[Option<Tensor>], results: O) -> Result<O> {
+    let observer = frame::observer().filter(|_| options.kind != BreakKind::Inline);
+    let Some(observer) = observer else { return Ok(results) };
+    let mut all = Vec::new();
+    visit_in_order(results, &mut |_, result| {
+        all.push(result);
+        Ok(())
+    })?;
+    observer.break_ran(options, &frame::current_stream()?, inputs, &all)?;
+    gather_all(all)
 }

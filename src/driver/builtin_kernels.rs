@@ -43,7 +43,8 @@ fn load(context: &Context) -> Result<BuiltinKernels> {
     let module = unsafe { module::load(driver, kernels::PTX.as_ptr().cast())? };
     let found = find_function(driver, module, kernels::SCRUB).and_then(|scrub| {
         let land = find_function(driver, module, kernels::LAND)?;
-        Ok(BuiltinKernels { module, scrub, land })
+        let compare = find_function(driver, module, kernels::COMPARE)?;
+        Ok(BuiltinKernels { module, scrub, land, compare })
     });
     if found.is_err() {
         context.destroy(Destroy::Module(module));
@@ -68,6 +69,15 @@ impl BuiltinKernels {
     pub(crate) unsafe fn land(&self, stream: &Stream, launch: &kernels::LandLaunch) -> Result<()> {
         // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
         unsafe { launch_one(self.land, stream, launch.config, &launch.parameters) }
+    }
+
+    /// Launches the comparison.
+    ///
+    /// # Safety
+    /// The parameters name device memory that is valid whenever the work runs.
+    pub(crate) unsafe fn compare(&self, stream: &Stream, launch: &kernels::CompareLaunch) -> Result<()> {
+        // SAFETY: the kernel takes this one structure; the caller vouches for the addresses in it.
+        unsafe { launch_one(self.compare, stream, launch.config, &launch.parameters) }
     }
 
     /// One launch that makes bytes from an address on zero: a landing without valid rows. Nothing where there are none.
@@ -104,7 +114,7 @@ unsafe fn launch_one<P>(function: CUfunction, stream: &Stream, config: LaunchCon
         launches.parameter(bytes);
     });
     if !recorded {
-        let to = operation::admit(stream.context(), stream.as_raw(), "a landing or scrub")?;
+        let to = operation::admit(stream.context(), stream.as_raw(), "a landing, scrub or comparison")?;
         let mut arguments: [*mut c_void; 1] = [core::ptr::from_ref(parameters).cast_mut().cast()];
         // SAFETY: a function of the stream's context and its one argument; the caller vouches for the memory.
         unsafe { launch::enqueue(function, config, stream, &mut arguments)? };

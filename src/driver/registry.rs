@@ -27,6 +27,7 @@ pub(crate) struct BuiltinKernels {
     pub(super) module: CUmodule,
     pub(super) scrub: CUfunction,
     pub(super) land: CUfunction,
+    pub(super) compare: CUfunction,
 }
 
 // SAFETY: modules and functions are names of driver objects, which may be used from any thread.

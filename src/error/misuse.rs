@@ -16,6 +16,24 @@ pub enum Misuse {
         /// The name.
         name: String,
     },
+    /// The closure that gives the batches to `verify` has not run what it is handed, or more than once.
+    #[error(
+        "the batches of `verify` ran what they are handed {runs} times: fill the inputs, publish the forward context, and run it once"
+    )]
+    VerifyRuns {
+        /// How often it ran.
+        runs: usize,
+    },
+    /// `verify` has other outputs of the recording than the forward returns.
+    #[error(
+        "`verify` was given {recorded} outputs, and the forward returned {eager}: give all tensors that the recording returned, in the order in which the forward returns them"
+    )]
+    VerifyOutputs {
+        /// How many it was given.
+        recorded: usize,
+        /// How many the eager forward returned.
+        eager: usize,
+    },
     /// Two things that must belong to one context do not.
     #[error("the {what} belongs to another context: expected that of device {expected}, got device {got}")]
     ContextMismatch {

@@ -2,7 +2,7 @@
 //!
 //! - `misuse`: calls that are refused, and work that can't be captured. `tensor_error`: tensors that don't fit.
 //! - `capture_error`: a recording that failed. `out_of_memory`: memory that was not there.
-//!   `module_error`: modules and kernels that are not there. `code`: the number of each.
+//!   `verify_error`: replays that are not what the eager forward gives. `module_error`: modules and kernels that are not there. `code`: the number of each.
 
 mod capture_error;
 mod code;
@@ -10,12 +10,14 @@ mod misuse;
 mod module_error;
 mod out_of_memory;
 mod tensor_error;
+mod verify_error;
 
 pub use capture_error::{CaptureError, PoolBytes};
 pub use misuse::{FrozenPlace, Misuse};
 pub use module_error::{KernelError, ModuleLoadError};
 pub use out_of_memory::OutOfMemory;
 pub use tensor_error::TensorError;
+pub use verify_error::{Difference, VerifyCause, VerifyError, VerifyPlace};
 
 use crate::driver::InstantiateError;
 use crate::memory::planner::PlanError;
@@ -125,6 +127,9 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
+    /// A capture's replays are not what the eager forward gives: where, and the likely cause.
+    #[error(transparent)]
+    Verify(Box<VerifyError>),
     /// The prefill runner's own.
     #[error(transparent)]
     Prefill(#[from] PrefillError),

@@ -1,10 +1,11 @@
 //! The library's own kernels as data: their PTX, their parameters, and the geometry of a launch. `csrc/kernels.cu` is the other side.
 //!
 //! - `index_space`: tensors as an index space of units, with dimensions merged and the widest unit that fits.
-//! - `scrub`: the parameters of the padding scrub. `landing`: those of the landing.
+//! - `scrub`: the parameters of the padding scrub. `landing`: those of the landing. `comparison`: those of the comparison.
 //!
 //! Pure functions of plain data. Nothing here allocates or knows a driver: a replay builds a landing for every break.
 
+mod comparison;
 #[cfg(feature = "reference-driver")]
 pub(crate) mod host;
 mod index_space;
@@ -14,6 +15,7 @@ mod scrub;
 #[cfg(all(test, feature = "reference-driver"))]
 mod tests;
 
+pub(crate) use comparison::{CompareLaunch, comparison};
 pub(crate) use index_space::TensorDesc;
 pub(crate) use landing::{LandLaunch, landing};
 pub use launch_config::{LaunchAttributes, LaunchConfig};
@@ -34,12 +36,16 @@ pub(crate) const SCRUB: &CStr = c"bcg_scrub";
 /// The landing's name in the module. It takes one [`LandParameters`](landing::LandParameters).
 pub(crate) const LAND: &CStr = c"bcg_land";
 
+/// The comparison's name in the module. It takes one [`CompareParameters`](comparison::CompareParameters).
+pub(crate) const COMPARE: &CStr = c"bcg_compare";
+
 #[cfg(feature = "reference-driver")]
 host::host_kernels! {
     /// The same kernels compiled for the host.
     pub(crate) HOST:
     bcg_scrub,
     bcg_land,
+    bcg_compare,
 }
 
 /// How many leading rows are valid. The rows after them are the padded tail.

@@ -1,4 +1,4 @@
-//! The scrub and the landing, run on the host over memory with guards around it and compared byte for byte with a plain model.
+//! The scrub, the landing and the comparison, run on the host over memory with guards around it and compared byte for byte with a plain model.
 
 use super::index_space::RANK;
 use super::scrub::SCRUB_TENSORS;
@@ -195,6 +195,34 @@ proptest! {
     }
 
     #[test]
+    fn a_comparison_tells_a_difference_in_any_element_and_in_nothing_else(
+        shape in shape(),
+        size in element_size(),
+        left in arrangement(),
+        right in arrangement(),
+        differing in proptest::option::of(0..4096_usize),
+    ) {
+        // The bytes around the elements differ in any case.
+        let (left, mut right) = (left.place(&shape, size, 1), right.place(&shape, size, 2));
+        let (mut copied, places) = (left.clone(), left.elements());
+        for ((_, from), (_, to)) in places.iter().zip(right.elements()) {
+            let element = copied.bytes()[*from..*from + size].to_vec();
+            right.bytes()[to..to + size].copy_from_slice(&element);
+        }
+        let differing = differing.filter(|_| !places.is_empty()).map(|at| right.elements()[at % places.len()].1);
+        if let Some(at) = differing {
+            right.bytes()[at + size - 1] ^= 2;
+        }
+        let mut flag = [0_u32, 7];
+        let launch = comparison(&left.desc(), &right.desc(), flag.as_mut_ptr() as u64);
+        prop_assert_eq!(launch.is_none(), places.is_empty());
+        if let Some(launch) = launch {
+            run(COMPARE, &launch.parameters, launch.config);
+        }
+        prop_assert_eq!(flag, [u32::from(differing.is_some()), 7]);
+    }
+
+    #[test]
     fn a_landing_copies_the_valid_rows_and_zeroes_those_after(
         shape in shape(),
         size in element_size(),
@@ -347,11 +375,18 @@ fn structures_have_the_sizes_of_their_c_twins() {
         static SCRUB_SIZE: usize;
         #[link_name = concat!(env!("BREAKABLE_CUDA_GRAPH_HOST_SYMBOLS"), "land_parameters_size")]
         static LAND_SIZE: usize;
+        #[link_name = concat!(env!("BREAKABLE_CUDA_GRAPH_HOST_SYMBOLS"), "compare_parameters_size")]
+        static COMPARE_SIZE: usize;
     }
     // SAFETY: constants of csrc/host.c.
-    let (scrub, land) = unsafe { (SCRUB_SIZE, LAND_SIZE) };
+    let (scrub, land, compare) = unsafe { (SCRUB_SIZE, LAND_SIZE, COMPARE_SIZE) };
     assert_eq!(scrub, size_of::<super::scrub::ScrubParameters>());
     assert_eq!(land, size_of::<super::landing::LandParameters>());
+    assert_eq!(compare, size_of::<super::comparison::CompareParameters>());
     let ptx = PTX.to_str().expect("text");
-    assert!(ptx.contains(&format!("bcg_scrub_param_0[{scrub}]")) && ptx.contains(&format!("bcg_land_param_0[{land}]")));
+    for parameter in
+        [format!("scrub_param_0[{scrub}]"), format!("land_param_0[{land}]"), format!("compare_param_0[{compare}]")]
+    {
+        assert!(ptx.contains(&format!("bcg_{parameter}")), "{parameter}");
+    }
 }

@@ -8,6 +8,7 @@
 //! - `forward`: the model with its static inputs, which are in `inputs`, as `declared`. `outputs`: what a batch gave.
 //! - `keys`: what captures are made under. `capturer`: how buckets are captured. `capture_set`: the captures, and which to drop. `planning`: what all captures will take, and the plans by which
 //!   they are recorded.
+//! - `verify`: a bucket's capture compared with the eager forward.
 //! - `agreement`: whether the runner replays, and what all `ranks` do alike.
 //! - `options`, `error`. `telling`: progress, and callers that panic when they are told.
 
@@ -33,6 +34,7 @@ mod runner;
 mod spec;
 mod stats;
 mod telling;
+mod verify;
 
 pub use crate::tensor::{Scalar, TailRule};
 pub use error::PrefillError;

@@ -14,7 +14,10 @@ use super::planning::{Failure, MemoryPlan};
 use super::reason::{Decision, EagerReason};
 use super::stats::{Counters, RunnerStats};
 use super::telling::Telling;
-use crate::capture::{BreakableCapture, CaptureReport, PatchStats, ReplayOptions, active_forward};
+use super::verify::verify;
+use crate::capture::{
+    BreakableCapture, CaptureReport, PatchStats, ReplayOptions, Verified, VerifyOptions, active_forward,
+};
 use crate::driver::{Context, Stream, live_break};
 use crate::error::{Error, Result};
 use crate::pool::{CapturePool, PoolOptions};
@@ -519,6 +522,56 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
         batch: &Batch<'_, M::Context>,
         bucket: usize,
     ) -> Result<BatchOutputs<'_>> {
+        let bucket = self.bucket_for(stream, batch, bucket)?;
+        let number = self.replay_now(stream, batch, bucket)?;
+        self.replayed(stream, batch, bucket, number)
+    }
+
+    /// Compares a bucket's capture with the eager forward, with two different batches that it holds: at the start of an engine, say, for each bucket. Both are
+    /// of the same key where there are several, and have their data elsewhere than in the static inputs. Counts nothing.
+    ///
+    /// With several ranks all call it alike; a difference is then told without its cause, as the runs that find it are not collective.
+    ///
+    /// ```
+    /// # use breakable_cuda_graph::prefill::{Batch, FnModel, InputData, InputSpec, Ladder, LadderOptions, OutputSpec, TailRule};
+    /// # use breakable_cuda_graph::{CapturePool, DType, Driver, PrefillRunner, Result, RunnerOptions, VerifyOptions, driver::{Device, Stream}};
+    /// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let model = FnModel::new((), 0_usize, |_, scope, inputs| {
+    /// #     Ok(vec![scope.break_point("pass", [&inputs[0]], |b| b.input(0).cloned())?])
+    /// # });
+    /// # let model = model.input(InputSpec::rows("x", DType::F32, &[1]).tail(TailRule::Zero)).output(OutputSpec::rows("y", DType::F32, &[1]));
+    /// # let mut runner = PrefillRunner::new(&model, &context, RunnerOptions::new(Ladder::new(&LadderOptions::new(8))))?;
+    /// runner.capture_all(&stream, |_| {})?;
+    /// for bucket in runner.buckets().to_vec() {
+    ///     let (ones, twos) = (vec![1.0_f32; bucket], vec![2.0_f32; bucket - 1]);
+    ///     let full = Batch { rows: bucket, context: &0, inputs: &[InputData::host(&ones)] };
+    ///     let padded = Batch { rows: bucket - 1, context: &1, inputs: &[InputData::host(&twos)] };
+    ///     let verified = runner.verify(&stream, bucket, [&full, &padded], VerifyOptions::new())?;
+    ///     assert_eq!((verified.handoffs, verified.outputs), (2, 2));
+    /// }
+    /// # Ok::<(), breakable_cuda_graph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PrefillError::NotCaptured`] and [`PrefillError::Bucket`], [`Error::Verify`], and as for [`BreakableCapture::verify`].
+    pub fn verify(
+        &mut self,
+        stream: &Stream,
+        bucket: usize,
+        batches: [&Batch<'_, M::Context>; 2],
+        options: VerifyOptions,
+    ) -> Result<Verified> {
+        let [first, second] = batches;
+        let place = self.bucket_for(stream, first, bucket)?;
+        self.bucket_for(stream, second, bucket)?;
+        let captured = self.captures.use_now(place).ok_or(PrefillError::NotCaptured { bucket })?;
+        let options = if self.agreement.has_others() { options.only_compare() } else { options };
+        verify(captured, &mut self.forward, stream, bucket, batches, options)
+    }
+
+    /// Where the capture of a checked batch is, in this bucket.
+    fn bucket_for(&self, stream: &Stream, batch: &Batch<'_, M::Context>, bucket: usize) -> Result<Bucket> {
         self.forward.check(stream, batch)?;
         if batch.rows > bucket {
             return Err(PrefillError::Bucket { rows: batch.rows, bucket }.into());
@@ -529,10 +582,8 @@ impl<'m, M: PrefillModel> PrefillRunner<'m, M> {
             Mode::Eligible(key) if self.keys.are_several() => self.keys.number_of(&key),
             _ => self.keys.all().next().and_then(|key| self.keys.number_of(key)),
         };
-        let Some(number) = number else { return Err(not_captured.into()) };
-        let bucket = self.dispatch.ladder().under(bucket, number);
-        let number = self.replay_now(stream, batch, bucket)?;
-        self.replayed(stream, batch, bucket, number)
+        let number = number.ok_or(not_captured)?;
+        Ok(self.dispatch.ladder().under(bucket, number))
     }
 
     /// Runs a batch eagerly, whatever its rows. Counts nothing.

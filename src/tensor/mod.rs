@@ -9,9 +9,11 @@
 //! - `argument`: tensors and values as kernel arguments.
 //! - `dlpack`: tensors as DLPack views.
 //! - `static_input`: buffers that captures read; `tail`: what their padded tails hold.
+//! - `comparison`: whether two tensors differ, and where.
 //! - `padding`: the scrub of padded tails, the landing of a break's result, slices to the valid rows.
 
 mod argument;
+pub(crate) mod comparison;
 #[cfg(feature = "dlpack")]
 pub mod dlpack;
 mod dtype;

@@ -119,7 +119,7 @@ pub(crate) fn expect_writable(what: &'static str, tensor: &Tensor) -> Result<()>
     Err(TensorError::SharedElements { what, layout: Box::new(*tensor.layout()) }.into())
 }
 
-fn describe(tensor: &Tensor) -> Result<TensorDesc<'_>> {
+pub(super) fn describe(tensor: &Tensor) -> Result<TensorDesc<'_>> {
     let element_size = tensor.dtype().size() as u32;
     TensorDesc::new(tensor.address(), element_size, tensor.shape(), tensor.strides()).ok_or(Error::Tensor(
         TensorError::Misaligned { what: "the tensor", address: tensor.address(), dtype: tensor.dtype() },

@@ -15,3 +15,4 @@ mod patched;
 mod seed;
 mod sides;
 mod streams;
+mod verify;

@@ -18,6 +18,7 @@ mod parity;
 mod ranks;
 mod ranks_faults;
 mod specs;
+mod verify;
 
 use breakable_cuda_graph::PrefillRunner;
 use breakable_cuda_graph::prefill::{Ladder, LadderOptions, RunnerOptions};

@@ -22,6 +22,15 @@ pub(crate) struct BreakStep<'env> {
     pub(crate) handoffs: Box<[Tensor]>,
 }
 
+/// A part of a replay that has run, for what looks at each.
+#[derive(Clone, Copy)]
+pub(crate) enum Ran<'s, 'env> {
+    /// A segment, by its place among the recording's segments.
+    Segment(usize),
+    /// A break, and its handoffs are there.
+    Break(&'s BreakStep<'env>),
+}
+
 /// Refuses a break that has drawn a stream in and not joined it (rule 51).
 #[inline]
 pub(crate) fn expect_joined(sides: &LiveBreakGuard) -> Result<()> {

@@ -23,7 +23,7 @@ mod stats;
 pub(super) use pool_execs::PoolExecs;
 pub use stats::{ExecMemory, PatchStats};
 
-use super::breaks::step::BreakStep;
+use super::breaks::step::{BreakStep, Ran};
 use super::options::{GraphOptions, Reconfigure};
 use crate::driver::capture_state::CaptureState;
 use crate::driver::open_capture::OpenCapture;
@@ -166,20 +166,30 @@ impl<'env> Composite<'env> {
         let with = BodyParams { stream: body_stream, state, valid_rows, scrub_from, pool };
         match record_bodies(&mut self.parts, with) {
             Ok(()) => {}
-            Err(Error::ScratchExceeded { .. }) => return self.run_part_by_part(stream, valid_rows),
+            Err(Error::ScratchExceeded { .. }) => return self.fall_back(stream, valid_rows),
             Err(error) => return Err(error),
         }
         let params = self.options.exec_params(self.place, self.shared.as_deref());
         let ran = self.execs.run(&mut self.parts, params, stream, &mut self.stats);
         // Launched or not, they may be in an exec.
         patched(&mut self.parts).for_each(|part| part.adopt(&mut self.replaced));
-        if ran? { Ok(()) } else { self.run_part_by_part(stream, valid_rows) }
+        if ran? { Ok(()) } else { self.fall_back(stream, valid_rows) }
     }
 
-    /// Launches segment by segment, with breaks live.
+    /// Launches segment by segment, with breaks live, as it must where bodies have no place in an exec.
     #[cold]
-    fn run_part_by_part(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
+    fn fall_back(&mut self, stream: &Stream, valid_rows: Option<usize>) -> Result<()> {
         self.stats.fell_back += 1;
+        self.run_part_by_part(stream, valid_rows, &mut |_| Ok(()))
+    }
+
+    /// Launches segment by segment, with breaks live, and shows each part that has run.
+    pub(crate) fn run_part_by_part(
+        &mut self,
+        stream: &Stream,
+        valid_rows: Option<usize>,
+        ran: &mut dyn FnMut(Ran<'_, 'env>) -> Result<()>,
+    ) -> Result<()> {
         for part in &mut self.parts {
             match part {
                 Part::Segment(segment) => {
@@ -189,13 +199,24 @@ impl<'env> Composite<'env> {
                     if let Err(error) = unsafe { exec.launch(stream) } {
                         return Err(Error::segment(index, error));
                     }
+                    ran(Ran::Segment(index))?;
                 }
                 Part::Patched(patched) => {
                     patched.run_live(stream, valid_rows)?;
+                    ran(Ran::Break(&patched.step))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Drops the execs of segments alone. None of them runs.
+    pub(crate) fn drop_execs_alone(&mut self) {
+        for part in &mut self.parts {
+            if let Part::Segment(segment) = part {
+                segment.exec = None;
+            }
+        }
     }
 }
 

@@ -155,6 +155,7 @@ impl<'env> PatchedPart<'env> {
                 pool: with.pool.clone(),
                 recorder: None,
                 padding: EagerOptions::default(),
+                observer: None,
             };
             let _frame = frame::enter(frame);
             self.step.run_scrubbed(with.stream, with.valid_rows, with.scrub_from)

@@ -1,6 +1,7 @@
 //! The stack of frames: what runs on the calling thread. Each thread has its own, so each GPU or rank of a process can have its own launch thread.
 
 use super::allocator::Allocator;
+use crate::capture::breaks::options::BreakOptions;
 use crate::capture::options::EagerOptions;
 use crate::driver::{Stream, capture_state};
 use crate::error::{Misuse, Result};
@@ -9,6 +10,7 @@ use crate::pool::PoolHandle;
 use crate::tensor::{DType, Tensor};
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 /// A forward, or a break of one, that runs on this thread.
 pub(crate) struct Frame {
@@ -21,6 +23,20 @@ pub(crate) struct Frame {
     pub(crate) recorder: Option<RecorderAddress>,
     /// What an eager forward was told of padding.
     pub(crate) padding: EagerOptions,
+    /// What sees an eager forward's breaks, those inside breaks left out.
+    pub(crate) observer: Option<Rc<dyn BreakObserver>>,
+}
+
+/// Sees what an eager forward's breaks were given and gave.
+pub(crate) trait BreakObserver {
+    /// A break has run; what it gave is as its handoffs would be in a replay.
+    fn break_ran(
+        &self,
+        options: &BreakOptions,
+        stream: &Stream,
+        inputs: &[Option<Tensor>],
+        results: &[Tensor],
+    ) -> Result<()>;
 }
 
 /// The address of the recorder of a recording's frame. It is valid as long as the frame is on the stack; what it is the address of is for the layer
@@ -71,6 +87,7 @@ pub(crate) fn enter_eager_break() -> Result<FrameGuard> {
         pool: frame.pool.clone(),
         recorder: None,
         padding: EagerOptions { bucket: None, ..frame.padding },
+        observer: None,
     })?;
     Ok(enter(inside))
 }
@@ -79,6 +96,11 @@ pub(crate) fn enter_eager_break() -> Result<FrameGuard> {
 pub(crate) fn padding() -> EagerOptions {
     let found = FRAMES.try_with(|frames| frames.borrow().last().map(|frame| frame.padding));
     found.ok().flatten().unwrap_or_default()
+}
+
+/// What sees the breaks of the eager forward that runs on this thread.
+pub(crate) fn observer() -> Option<Rc<dyn BreakObserver>> {
+    FRAMES.try_with(|frames| frames.borrow().last()?.observer.clone()).ok().flatten()
 }
 
 /// Whether a recording is under way on this thread, breaks of it counted in.

@@ -83,7 +83,7 @@ impl<'env> Recorder<'env> {
         F: FnMut(&Break<'_>) -> Result<O>,
     {
         let (stream, pool, padding) = (self.stream.clone(), self.pool.clone(), EagerOptions::default());
-        let _frame = frame::enter(Frame { allocator, stream, pool, recorder: None, padding });
+        let _frame = frame::enter(Frame { allocator, stream, pool, recorder: None, padding, observer: None });
         if let Some(into) = into {
             options.expect_rows(self.bucket, 0, into)?;
         }

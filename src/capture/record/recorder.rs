@@ -116,6 +116,7 @@ impl<'env> Recorder<'env> {
             pool: self.pool.clone(),
             recorder: Some(self.address()),
             padding: EagerOptions::default(),
+            observer: None,
         }
     }
 

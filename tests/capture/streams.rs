@@ -106,7 +106,7 @@ fn work_beside_the_open_segment_is_refused_on_the_thread_that_records() {
             let refused = [
                 ("relu", kernel),
                 ("memset", y.fill_bytes(&own, 0)),
-                ("landing", y.copy_from(&own, &x)),
+                ("a copy of a tensor", y.copy_from(&own, &x)),
                 ("record", event.record(&own)),
                 ("wait", own.wait(&earlier)),
             ];

@@ -9,6 +9,7 @@ mod bad_input;
 mod breaks;
 mod faults;
 mod frozen;
+mod in_flight;
 mod memset_nodes;
 mod numbers;
 mod patched;

@@ -5,6 +5,7 @@ mod support;
 
 mod bad_input;
 mod drops;
+mod in_flight;
 mod lend;
 mod lifetimes;
 mod planned;

@@ -9,6 +9,7 @@ mod devices;
 mod dispatch;
 mod failures;
 mod first_use;
+mod in_flight;
 mod inputs;
 mod keys;
 mod memory;

@@ -75,7 +75,7 @@ pub use capture::{
     Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, EagerOptions, ExecMemory,
     GraphOptions, Outputs, PatchStats, Reconfigure, ReplayOptions, Replayed, Scope, Verified, VerifyOptions,
     active_forward, break_here, break_point, current_forward_ctx, current_stream, eager, eager_with, empty,
-    forbid_in_segment, is_capturing, trace, trace_with,
+    forbid_in_segment, is_capturing, is_recording, is_warming_up, trace, trace_with,
 };
 #[doc(inline)]
 pub use driver::{CaptureMode, outside_capture};

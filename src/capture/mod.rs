@@ -34,7 +34,7 @@ pub use breaks::view::Break;
 pub use capture::{BreakableCapture, ReplayOptions, Replayed};
 pub use composite::{ExecMemory, PatchStats};
 pub use forward::context::{active_forward, current_forward_ctx};
-pub use forward::frame::{current_stream, empty, forbid_in_segment, is_capturing};
+pub use forward::frame::{current_stream, empty, forbid_in_segment, is_capturing, is_recording, is_warming_up};
 pub use options::{CaptureExecution, CaptureOptions, EagerOptions, GraphOptions, Reconfigure};
 pub use report::CaptureReport;
 pub use scope::{Scope, break_here, break_point, eager, eager_with};

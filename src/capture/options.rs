@@ -138,6 +138,8 @@ pub struct EagerOptions {
     /// result of another leading dimension is refused as in a recording
     /// ([`BreakOptions::leading_dimension_is_rows`](crate::BreakOptions::leading_dimension_is_rows)). `None`: it comes back as it is.
     pub bucket: Option<usize>,
+    /// Whether nobody uses what it gives: see [`is_warming_up`](crate::is_warming_up).
+    pub warm_up: bool,
 }
 
 impl EagerOptions {
@@ -152,6 +154,13 @@ impl EagerOptions {
     #[must_use]
     pub fn bucket(mut self, rows: usize) -> Self {
         self.bucket = Some(rows);
+        self
+    }
+
+    /// As a warm-up, whose results nobody uses.
+    #[must_use]
+    pub fn warm_up(mut self) -> Self {
+        self.warm_up = true;
         self
     }
 

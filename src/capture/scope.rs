@@ -50,9 +50,14 @@ impl<'r, 'env> Scope<'r, 'env> {
         frame::current_stream()
     }
 
-    /// Whether a segment is open.
+    /// Whether a segment is open: see [`is_capturing`](super::is_capturing).
     pub fn is_capturing(&self) -> bool {
         frame::is_capturing()
+    }
+
+    /// Whether the forward is recorded, or traced as if it were: see [`is_recording`](super::is_recording).
+    pub fn is_recording(&self) -> bool {
+        frame::is_recording()
     }
 
     /// A row-major tensor of undefined content; see [`empty`](super::empty).

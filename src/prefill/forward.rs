@@ -120,7 +120,7 @@ impl<'m, M: PrefillModel> ModelForward<'m, M> {
 
     /// A warm-up with what a dummy batch fills the inputs with: no row is valid.
     pub(super) fn warm_up(&self, pool: &CapturePool, stream: &Stream, inputs: &[Tensor], rows: usize) -> Result<()> {
-        let options = EagerOptions::default().valid_rows(0).bucket(rows);
+        let options = EagerOptions::default().valid_rows(0).bucket(rows).warm_up();
         eager_with(pool, stream, options, |scope| self.run(scope, inputs, rows)).map(drop)
     }
 

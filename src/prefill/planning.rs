@@ -166,7 +166,7 @@ impl Plans {
         let dummy = forward.model().dummy_for(stream, bucket.rows, key)?;
         let inputs = forward.filled(stream, None, 0, bucket.rows)?;
         // A warm-up: no row is valid.
-        let options = EagerOptions::default().valid_rows(0).bucket(bucket.rows);
+        let options = EagerOptions::default().valid_rows(0).bucket(bucket.rows).warm_up();
         let run = || trace_with(pool, stream, options, |scope| forward.run(scope, &inputs, bucket.rows));
         let traced = active_forward(&dummy, run);
         // The dummy's memory goes now; the run may still read it.

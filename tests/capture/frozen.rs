@@ -1,9 +1,10 @@
 //! What is live in a forward and what a recording freezes (rule 53), and what breaks are told of valid rows while they are recorded.
 
-use crate::support::{Rig, assert_same, driver, for_each_seed};
+use crate::support::{Rig, assert_same, driver, for_each_driver, for_each_seed};
 use breakable_cuda_graph::{
-    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, Error, FrozenPlace, Misuse,
-    ReplayOptions, Result, Scope, Tensor, active_forward, break_point, current_forward_ctx, eager,
+    Break, BreakKind, BreakOptions, BreakableCapture, CaptureExecution, CaptureOptions, EagerOptions, Error,
+    FrozenPlace, Misuse, ReplayOptions, Result, Scope, Tensor, active_forward, break_point, current_forward_ctx, eager,
+    eager_with, is_capturing, is_recording, is_warming_up, trace,
 };
 use std::sync::{Arc, Mutex};
 
@@ -211,4 +212,42 @@ fn an_eager_forward_reads_everything_everywhere() {
         })
     };
     active_forward(&7.0_f32, || eager(&rig.pool, &rig.stream, forward)).expect("eager");
+}
+
+#[test]
+fn capturing_recording_and_warming_up_are_told_apart() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let x = rig.ones(&[4]);
+        let state = || (is_capturing(), is_recording(), is_warming_up());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let forward = |scope: &Scope<'_, '_>| {
+            let here = seen.clone();
+            here.lock().expect("no panic").push(state());
+            let h = scope.break_point("live", [&x], move |b| {
+                here.lock().expect("no panic").push(state());
+                b.input(0).cloned()
+            })?;
+            let (here, ops) = (seen.clone(), rig.ops.clone());
+            let h = scope.break_point(BreakOptions::new("inline").inline(), [&h], move |b| {
+                here.lock().expect("no panic").push(state());
+                ops.add(b.input(0)?, b.input(0)?)
+            });
+            assert_eq!(scope.is_recording(), is_recording());
+            h
+        };
+        let took = || std::mem::take(&mut *seen.lock().expect("no panic"));
+        eager(&rig.pool, &rig.stream, forward).expect("a forward");
+        assert_eq!(took(), [(false, false, false); 3]);
+        eager_with(&rig.pool, &rig.stream, EagerOptions::default().warm_up(), forward).expect("a warm-up");
+        assert_eq!(took(), [(false, false, true); 3]);
+        trace(&rig.pool, &rig.stream, forward).expect("a trace");
+        assert_eq!(took(), [(false, true, false); 3]);
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        capture.record(&rig.stream, forward).expect("a recording");
+        assert_eq!(took(), [(true, true, false), (false, true, false), (true, true, false)]);
+        let _ = capture.replay(&rig.stream).expect("a replay");
+        assert_eq!(took(), [(false, false, false)]);
+        assert_eq!(state(), (false, false, false));
+    });
 }

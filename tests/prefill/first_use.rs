@@ -5,9 +5,11 @@ use crate::support::demo::Ops;
 use crate::support::{Rig, assert_same, for_each_seed};
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::prefill::{
-    Batch, CaptureWhen, InputData, InputSpec, Mode, OutputSpec, PrefillModel, TailRule,
+    Batch, CaptureWhen, FnModel, InputData, InputSpec, Mode, OutputSpec, PrefillModel, TailRule,
 };
-use breakable_cuda_graph::{BreakKind, BreakOptions, DType, Error, PrefillRunner, Result, Scope, Tensor};
+use breakable_cuda_graph::{
+    BreakKind, BreakOptions, DType, Error, PrefillRunner, Result, Scope, Tensor, is_warming_up,
+};
 use std::sync::Mutex;
 
 /// A break counts up the slot that its context names, and notes what it was told; the next segment stores the break's rows. Another break fills in the
@@ -198,5 +200,28 @@ fn eager_batches_tell_their_rows() {
             assert_eq!(model.told(), [(1, Some(3))]);
         }
         assert_same(&rig.read(&model.sink)[12..], &[0.0; 20]);
+    });
+}
+
+#[test]
+fn a_model_is_told_its_warm_ups_and_recordings_from_its_batches() {
+    for_each_seed(|rig| {
+        let seen = Mutex::new(Vec::new());
+        let model = FnModel::new((), (), |(), scope, inputs| {
+            seen.lock().expect("no panic").push((is_warming_up(), scope.is_recording()));
+            Ok(vec![scope.break_point("pass", [&inputs[0]], |b| b.input(0).cloned())?])
+        });
+        let model = model.input(InputSpec::rows("x", DType::F32, &[1]).tail(TailRule::Zero));
+        let model = model.output(OutputSpec::rows("y", DType::F32, &[1]));
+        let mut runner = PrefillRunner::new(&model, &rig.context, buckets(&[4]).warm_ups(2)).expect("a runner");
+        runner.capture_all(&rig.stream, |_| {}).expect("captured");
+        let states = std::mem::take(&mut *seen.lock().expect("no panic"));
+        // The first is traced as if it were recorded.
+        assert_eq!(states, [(true, true), (true, false), (false, true)]);
+        let data = [InputData::host(&[1.0_f32])];
+        let batch = Batch { rows: 1, context: &(), inputs: &data };
+        runner.run_eager(&rig.stream, &batch).map(drop).expect("a batch");
+        runner.run(&rig.stream, &batch).map(drop).expect("a batch");
+        assert_eq!(*seen.lock().expect("no panic"), [(false, false)]);
     });
 }

@@ -21,7 +21,7 @@ pub(crate) struct Frame {
     pub(crate) pool: PoolHandle,
     /// What records it, or traces it as a recording would: none in breaks, and none in an eager forward.
     pub(crate) recorder: Option<RecorderAddress>,
-    /// What an eager forward was told of padding.
+    /// What an eager forward was told of padding, and whether it is a warm-up.
     pub(crate) padding: EagerOptions,
     /// What sees an eager forward's breaks, those inside breaks left out.
     pub(crate) observer: Option<Rc<dyn BreakObserver>>,
@@ -103,14 +103,35 @@ pub(crate) fn observer() -> Option<Rc<dyn BreakObserver>> {
     FRAMES.try_with(|frames| frames.borrow().last()?.observer.clone()).ok().flatten()
 }
 
-/// Whether a recording is under way on this thread, breaks of it counted in.
-pub(crate) fn is_recording() -> bool {
+/// Whether a recording is under way on this thread, or a trace of one: true from its beginning to its end, in breaks too, where no segment is open and
+/// [`is_capturing`] is false. False in replays.
+pub fn is_recording() -> bool {
     FRAMES.try_with(|frames| frames.borrow().iter().any(|frame| frame.recorder.is_some())).unwrap_or(false)
 }
 
 /// Whether a segment is open on this thread: true in a recording's forward; false in its breaks, in a replay and elsewhere.
 pub fn is_capturing() -> bool {
     capture_state::is_open()
+}
+
+/// Whether the forward that runs on this thread is a warm-up ([`EagerOptions::warm_up`](crate::EagerOptions::warm_up)): it is run so that what a library makes at
+/// its first use is there before a recording, and nobody uses what it gives. The runner's warm-ups are. True in its breaks too; false in recordings and replays.
+///
+/// ```
+/// # use breakable_cuda_graph::driver::{Device, Stream};
+/// # use breakable_cuda_graph::{CapturePool, Driver};
+/// # let context = Device::get(&Driver::reference()?, 0)?.primary_context()?;
+/// # let (stream, pool) = (Stream::new(&context)?, CapturePool::new(&context)?);
+/// use breakable_cuda_graph::{EagerOptions, eager_with, is_capturing, is_recording, is_warming_up};
+///
+/// eager_with(&pool, &stream, EagerOptions::default().warm_up(), |_| {
+///     assert_eq!((is_warming_up(), is_recording(), is_capturing()), (true, false, false));
+///     Ok(())
+/// })?;
+/// # Ok::<(), breakable_cuda_graph::Error>(())
+/// ```
+pub fn is_warming_up() -> bool {
+    FRAMES.try_with(|frames| frames.borrow().last().is_some_and(|frame| frame.padding.warm_up)).unwrap_or(false)
 }
 
 /// Refuses to be captured: for the head of an operation that reads per-batch values on the host and so must run in a break.

@@ -10,7 +10,6 @@ use crate::capture::composite::patched_part::{BodyParams, PatchedPart};
 use crate::capture::forward::allocator::Allocator;
 use crate::capture::forward::frame::{self, Frame};
 use crate::capture::forward::scratch::{self, Scratch};
-use crate::capture::options::EagerOptions;
 use crate::driver::capture_state::CaptureState;
 use crate::error::{Error, Misuse, Result, TensorError};
 use crate::memory::Role;
@@ -82,7 +81,7 @@ impl<'env> Recorder<'env> {
         O: Outputs,
         F: FnMut(&Break<'_>) -> Result<O>,
     {
-        let (stream, pool, padding) = (self.stream.clone(), self.pool.clone(), EagerOptions::default());
+        let (stream, pool, padding) = (self.stream.clone(), self.pool.clone(), self.frame().padding);
         let _frame = frame::enter(Frame { allocator, stream, pool, recorder: None, padding, observer: None });
         if let Some(into) = into {
             options.expect_rows(self.bucket, 0, into)?;

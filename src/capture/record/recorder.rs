@@ -27,6 +27,8 @@ pub(crate) struct Recorder<'env> {
     pub(super) valid_rows: Option<usize>,
     /// The leading dimension that handoffs must have, where it is set.
     pub(super) bucket: Option<usize>,
+    /// Whether it is a trace of a warm-up.
+    warm_up: bool,
     execution: CaptureExecution,
     composites: CompositeOptions,
     building: RefCell<Building<'env>>,
@@ -80,9 +82,10 @@ impl<'env> Recorder<'env> {
     ) -> Result<Recorder<'env>> {
         let recording = RecordingId::next();
         let allocator = Allocator::TracedBlocks { tracer: tracer.clone(), recording };
-        let EagerOptions { valid_rows, bucket } = padding;
+        let EagerOptions { valid_rows, bucket, warm_up } = padding;
         let options = CaptureOptions { valid_rows, bucket, ..CaptureOptions::default() };
-        Recorder::with_allocator(recording, allocator, pool, stream, &options)
+        let recorder = Recorder::with_allocator(recording, allocator, pool, stream, &options)?;
+        Ok(Recorder { warm_up, ..recorder })
     }
 
     fn with_allocator(
@@ -102,6 +105,7 @@ impl<'env> Recorder<'env> {
             allocator,
             valid_rows: options.told_rows(),
             bucket: options.bucket,
+            warm_up: false,
             execution: options.execution,
             composites: CompositeOptions { graph, priority },
             building: RefCell::default(),
@@ -115,7 +119,7 @@ impl<'env> Recorder<'env> {
             stream: self.stream.clone(),
             pool: self.pool.clone(),
             recorder: Some(self.address()),
-            padding: EagerOptions::default(),
+            padding: EagerOptions { warm_up: self.warm_up, ..EagerOptions::default() },
             observer: None,
         }
     }

@@ -103,7 +103,8 @@ where
         let (stream, pool, options) = (self.stream, self.pool.clone(), self.options);
         self.with_batch(batch, inputs, |capture, forward, filled| {
             let keeper = Rc::new(Keeper::new(pool.handle(), keep_inputs));
-            let eager = EagerOptions { valid_rows: options.valid_rows[batch], bucket: capture.options().bucket };
+            let (valid_rows, bucket) = (options.valid_rows[batch], capture.options().bucket);
+            let eager = EagerOptions { valid_rows, bucket, ..EagerOptions::default() };
             let outputs = eager_observed(&pool, stream, eager, Some(keeper.clone()), forward)?;
             let (recorded, eager) = (options.outputs.len(), outputs.len());
             if recorded != eager {

@@ -111,3 +111,31 @@ fn a_segment_that_can_be_no_child_is_named() {
         assert!(matches!(*error.source, Error::Call(call) if call.code() == code), "{error}");
     }
 }
+
+/// A body of which some launches have been set when a call fails is in none of its states (P1 of `docs/DESIGN.md`): the next replay sets all of it, also where its
+/// values are those from before.
+#[test]
+fn a_body_that_was_set_half_way_is_set_anew_in_full() {
+    for call_works in [false, true] {
+        let rig = Rig::new(&driver().intercepted());
+        let watch = rig.driver.intercept().expect("a watched driver");
+        // All three launches differ from one to the other, and the last one in what it makes.
+        let live = |factor| Live { kernels: 3, blocks: factor as u32, ..Live::new(factor) };
+        let captured = Captured::with(&rig, &[Patched], CaptureOptions::default(), live(1.0));
+        let mut captured = captured.expect("a capture");
+        captured.check(live(2.0), None);
+        let (call, code) = (Some(Call::cuGraphExecKernelNodeSetParams_v2), CUresult::CUDA_ERROR_UNKNOWN);
+        let fault = Fault { call, after: 2, code };
+        if call_works {
+            watch.fail(fault)
+        } else {
+            watch.refuse(fault)
+        }
+        captured.replay(live(3.0), None).expect_err("a call failed");
+        let before = captured.capture.patch_stats();
+        captured.check(live(2.0), None);
+        assert_eq!(captured.capture.patch_stats().patched, before.patched + 1, "the body was set");
+        captured.check(live(2.0), None);
+        assert_eq!(captured.capture.patch_stats().unchanged, before.unchanged + 1, "and is known again");
+    }
+}

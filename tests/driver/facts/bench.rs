@@ -54,6 +54,49 @@ pub struct Bench {
     undo: RefCell<Vec<Undo>>,
 }
 
+/// Launches behind the raw calls.
+#[derive(Clone, Copy)]
+pub struct Launcher<'b> {
+    rig: &'b Rig,
+    tensor: &'b Tensor,
+}
+
+impl Launcher<'_> {
+    /// Adds one to nothing: a kernel on the tensor.
+    pub fn launch(&self, stream: CUstream) -> Result<(), CallError> {
+        let (kernel, config, values) = self.rig.ops.scale_raw(self.tensor, 1.0, self.tensor).expect("a kernel");
+        self.launch_kernel(&kernel, config, values, stream)
+    }
+
+    pub fn launch_kernel(
+        &self,
+        kernel: &Kernel,
+        config: LaunchConfig,
+        values: [u64; 4],
+        stream: CUstream,
+    ) -> Result<(), CallError> {
+        let mut pointers = values.each_ref().map(|value| std::ptr::from_ref(value).cast_mut().cast());
+        let none = std::ptr::null_mut();
+        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], .. } = config;
+        // SAFETY: the kernel's own parameters, on a live tensor.
+        unsafe {
+            self.rig.driver.cuLaunchKernel(
+                kernel.as_raw(),
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                0,
+                stream,
+                pointers.as_mut_ptr(),
+                none,
+            )
+        }
+    }
+}
+
 impl Bench {
     pub fn new() -> Bench {
         let rig = Rig::new(&crate::support::driver());
@@ -91,10 +134,14 @@ impl Bench {
         stream
     }
 
-    /// Adds one to nothing: a kernel on the tensor.
+    /// What launches, for another thread.
+    pub fn launcher(&self) -> Launcher<'_> {
+        Launcher { rig: &self.rig, tensor: &self.tensor }
+    }
+
+    /// A kernel on the tensor.
     pub fn launch(&self, stream: CUstream) -> Result<(), CallError> {
-        let (kernel, config, values) = self.rig.ops.scale_raw(&self.tensor, 1.0, &self.tensor).expect("a kernel");
-        self.launch_kernel(&kernel, config, values, stream)
+        self.launcher().launch(stream)
     }
 
     pub fn launch_kernel(
@@ -104,25 +151,7 @@ impl Bench {
         values: [u64; 4],
         stream: CUstream,
     ) -> Result<(), CallError> {
-        let mut pointers = values.each_ref().map(|value| std::ptr::from_ref(value).cast_mut().cast());
-        let none = std::ptr::null_mut();
-        let LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], .. } = config;
-        // SAFETY: the kernel's own parameters, on a live tensor.
-        unsafe {
-            self.driver().cuLaunchKernel(
-                kernel.as_raw(),
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                0,
-                stream,
-                pointers.as_mut_ptr(),
-                none,
-            )
-        }
+        self.launcher().launch_kernel(kernel, config, values, stream)
     }
 
     pub fn begin(&self, stream: CUstream, mode: CUstreamCaptureMode) {

@@ -465,3 +465,33 @@ fn what_is_given_wrong_is_a_misuse_and_the_capture_stays() {
         assert!(matches!(verified, Err(Error::Misuse(Misuse::NotRecorded))), "{verified:?}");
     });
 }
+
+/// A block that left its recording lies where the recording's own kernels write (f2: no state can be kept there): said to be an input, it is found.
+#[test]
+fn a_tensor_of_the_recording_that_is_kept_as_state_is_found() {
+    for_each_driver(|driver| {
+        let rig = Rig::new(driver);
+        let (case, kept) = (Case::new(&rig), std::cell::RefCell::new(None));
+        let forward = |scope: &Scope<'_, '_>, x: &Tensor| {
+            let out = rig.ops.scale(&rig.ops.scale(x, 2.0)?, 2.0)?;
+            if scope.is_recording() {
+                *kept.borrow_mut() = Some(scope.empty(DType::F32, x.shape())?);
+            }
+            Ok(out)
+        };
+        let (mut capture, output) = case.record(&forward);
+        let cache = kept.take().expect("made");
+        let options = VerifyOptions::new().input("x", &case.input).fixed_input("cache", &cache).output("y", &output);
+        let verified = capture.verify(
+            &rig.stream,
+            &options,
+            |batch, run| {
+                case.fill(&case.input, batch)?;
+                cache.fill_bytes(&rig.stream, 7)?;
+                active_forward(&case.batches.contexts[batch], run)
+            },
+            |scope| Ok(vec![forward(scope, &case.input)?]),
+        );
+        assert_eq!(found(verified).cause, VerifyCause::UpdatedInput { input: "cache".to_owned() });
+    });
+}

@@ -9,6 +9,7 @@ use crate::sys::{
     CUmemAllocationType, device_location, first_failure, zeroed,
 };
 use std::fmt;
+use std::sync::{Arc, Weak};
 
 /// A range of device addresses ([`cuMemAddressReserve`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html)) under which memory is
 /// mapped in chunks. The memory can be given back and taken again, at the same addresses: what refers to them stays valid.
@@ -19,6 +20,8 @@ pub(crate) struct AddressRange {
     granularity: usize,
     /// Ascending, without overlap.
     chunks: Vec<Chunk>,
+    /// Offsets and sizes of what was given back. As long as its token lives something may still be mapped there: the drop waits for an open capture.
+    leaving: Vec<(usize, usize, Weak<()>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +79,14 @@ impl AddressRange {
         let mut address = 0;
         // SAFETY: a valid place; no alignment and no address are asked for.
         unsafe { driver.cuMemAddressReserve(&mut address, bytes, 0, 0, 0)? };
-        Ok(AddressRange { context: context.clone(), address, bytes, granularity, chunks: Vec::new() })
+        Ok(AddressRange {
+            context: context.clone(),
+            address,
+            bytes,
+            granularity,
+            chunks: Vec::new(),
+            leaving: Vec::new(),
+        })
     }
 
     /// Bytes of memory under it now.
@@ -91,18 +101,22 @@ impl AddressRange {
     /// What the driver returns; the range is as before.
     pub(crate) fn map(&mut self, bytes: usize) -> Result<Option<CUdeviceptr>> {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(self.granularity) else { return Ok(None) };
-        let (mut offset, mut place) = (0, 0);
-        for chunk in &self.chunks {
-            if chunk.offset - offset >= bytes {
+        self.leaving.retain(|(_, _, mapped)| mapped.strong_count() > 0);
+        let leaving = self.leaving.iter().map(|(offset, bytes, _)| (*offset, *bytes));
+        let mut taken: Vec<_> = self.chunks.iter().map(|chunk| (chunk.offset, chunk.bytes)).chain(leaving).collect();
+        taken.sort_unstable();
+        let mut offset = 0;
+        for (start, length) in taken {
+            if start - offset >= bytes {
                 break;
             }
-            offset = chunk.offset + chunk.bytes;
-            place += 1;
+            offset = start + length;
         }
         if self.bytes - offset < bytes {
             return Ok(None);
         }
         self.map_at(offset, bytes)?;
+        let place = self.chunks.partition_point(|chunk| chunk.offset < offset);
         self.chunks.insert(place, Chunk { offset, bytes, memory: Memory::Mapped });
         Ok(Some(self.address + offset as u64))
     }
@@ -139,10 +153,10 @@ impl AddressRange {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
         let place = self.chunks.binary_search_by_key(&offset, |chunk| chunk.offset).ok()?;
         let chunk = self.chunks.remove(place);
-        (chunk.memory != Memory::Unmapped).then(|| Mapping {
-            context: self.context.clone(),
-            address,
-            bytes: chunk.bytes,
+        (chunk.memory != Memory::Unmapped).then(|| {
+            let mapped = Arc::new(());
+            self.leaving.push((chunk.offset, chunk.bytes, Arc::downgrade(&mapped)));
+            Mapping { context: self.context.clone(), address, bytes: chunk.bytes, mapped }
         })
     }
 
@@ -159,6 +173,7 @@ impl AddressRange {
     /// What the driver returns.
     pub(crate) fn unmap(&mut self) -> Result<()> {
         let _bound = self.context.bind()?;
+        let _relaxed = relaxed(self.context.driver())?;
         for chunk in self.chunks.iter_mut().filter(|chunk| chunk.memory == Memory::Mapped) {
             chunk.memory = Memory::Unsure;
             // SAFETY: a mapping of exactly these addresses.
@@ -171,36 +186,39 @@ impl AddressRange {
     /// Takes memory again for all chunks that have none. All of them or none.
     ///
     /// # Errors
-    /// What the driver returns, with what is to be unmapped again: it is when that drops, which may run a caller's hook.
-    pub(crate) fn map_again(&mut self) -> Result<(), (Error, Vec<Mapping>)> {
-        let mut undone = Vec::new();
-        self.map_missing(&mut undone).map_err(|error| (error, undone))
-    }
-
-    fn map_missing(&mut self, undone: &mut Vec<Mapping>) -> Result<()> {
-        let _bound = self.context.bind()?;
+    /// What the driver returns.
+    pub(crate) fn map_again(&mut self) -> Result<()> {
+        let context = self.context.clone();
+        let _bound = context.bind()?;
         let missing = |chunk: &Chunk| chunk.memory != Memory::Mapped;
         let missing: Vec<usize> = (0..self.chunks.len()).filter(|&index| missing(&self.chunks[index])).collect();
         for (done, &index) in missing.iter().enumerate() {
-            let Chunk { offset, bytes, memory } = self.chunks[index];
-            if memory == Memory::Unsure {
-                let address = self.address + offset as u64;
-                // SAFETY: addresses of this range, of which nothing is in use. Where there is nothing to unmap it does nothing.
-                let _ = first_failure::untouched(|| unsafe { self.context.driver().cuMemUnmap(address, bytes) });
+            if self.chunks[index].memory == Memory::Unsure {
+                self.unmap_unused(index);
+                // Where there is nothing to unmap that fails.
                 self.chunks[index].memory = Memory::Unmapped;
             }
+            let Chunk { offset, bytes, .. } = self.chunks[index];
             if let Err(error) = self.map_at(offset, bytes) {
-                for &index in &missing[..done] {
-                    let chunk = &mut self.chunks[index];
-                    chunk.memory = Memory::Unmapped;
-                    let (context, address) = (self.context.clone(), self.address + chunk.offset as u64);
-                    undone.push(Mapping { context, address, bytes: chunk.bytes });
-                }
+                missing[..done].iter().for_each(|&index| self.unmap_unused(index));
                 return Err(error);
             }
             self.chunks[index].memory = Memory::Mapped;
         }
         Ok(())
+    }
+
+    /// Unmaps a chunk of which nothing is in use. The error that led to it is the one to tell.
+    fn unmap_unused(&mut self, index: usize) {
+        let Chunk { offset, bytes, .. } = self.chunks[index];
+        let driver = self.context.driver();
+        let unmapped = first_failure::untouched(|| {
+            let _relaxed = relaxed(driver)?;
+            // SAFETY: addresses of this range, of which nothing is in use.
+            unsafe { driver.cuMemUnmap(self.address + offset as u64, bytes)? };
+            Ok::<_, Error>(())
+        });
+        self.chunks[index].memory = if unmapped.is_ok() { Memory::Unmapped } else { Memory::Unsure };
     }
 }
 
@@ -209,18 +227,21 @@ pub(crate) struct Mapping {
     context: Context,
     address: CUdeviceptr,
     bytes: usize,
+    /// Lives until it has been carried out.
+    mapped: Arc<()>,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        self.context.destroy(Destroy::Mapping(self.address, self.bytes));
+        self.context.destroy(Destroy::Mapping(self.address, self.bytes, self.mapped.clone()));
     }
 }
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
         for chunk in self.chunks.iter().filter(|chunk| chunk.memory != Memory::Unmapped) {
-            self.context.destroy(Destroy::Mapping(self.address + chunk.offset as u64, chunk.bytes));
+            let address = self.address + chunk.offset as u64;
+            self.context.destroy(Destroy::Mapping(address, chunk.bytes, Arc::default()));
         }
         if self.bytes > 0 {
             self.context.destroy(Destroy::Addresses(self.address, self.bytes));

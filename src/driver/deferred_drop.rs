@@ -8,9 +8,10 @@ use crate::sys::{
 };
 use core::ffi::c_void;
 use std::fmt;
+use std::sync::Arc;
 
 /// One handle to destroy or block to free.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Destroy {
     Stream(CUstream),
     Event(CUevent),
@@ -27,8 +28,8 @@ pub(crate) enum Destroy {
         earlier: CUstream,
     },
     Pinned(*mut c_void),
-    /// Memory at reserved addresses, whose handle is let go of already.
-    Mapping(CUdeviceptr, usize),
+    /// Memory at reserved addresses, whose handle is let go of already. As long as the token lives something is mapped there.
+    Mapping(CUdeviceptr, usize, #[allow(dead_code)] Arc<()>),
     /// Reserved addresses.
     Addresses(CUdeviceptr, usize),
 }
@@ -44,22 +45,27 @@ impl Destroy {
         if !driver.is_of_this_process() {
             return Ok(());
         }
-        first_failure::untouched(|| {
+        let done = first_failure::untouched(|| {
             let _bound = bind_stubbornly(driver, context);
             // Another thread, or the caller's own code, may have a capture open of which the crate knows nothing. Without this the call would end it.
             let _relaxed = relaxed(driver);
             // SAFETY: the handle was live until its owner dropped, and belongs to the context, which is current.
             unsafe { self.run(driver) }
+        });
+        done.map_err(|error| {
+            let what = self.what();
+            // What could not be unmapped is there for good.
+            std::mem::forget(self);
+            DropError { what, error }
         })
-        .map_err(|error| DropError { what: self.what(), error })
     }
 
     /// # Safety
     /// The handle is live, belongs to the context that is current, and nobody uses it afterwards.
-    unsafe fn run(self, driver: &Driver) -> Result<(), CallError> {
+    unsafe fn run(&self, driver: &Driver) -> Result<(), CallError> {
         // SAFETY: as the caller says.
         unsafe {
-            match self {
+            match *self {
                 Destroy::Stream(raw) => driver.cuStreamDestroy_v2(raw),
                 Destroy::Event(raw) => driver.cuEventDestroy_v2(raw),
                 Destroy::Module(raw) => driver.cuModuleUnload(raw),
@@ -71,7 +77,7 @@ impl Destroy {
                 Destroy::Order { later, earlier } => order(driver, later, earlier),
                 Destroy::Pinned(address) => driver.cuMemFreeHost(address),
                 // No call promises to wait for what still uses it.
-                Destroy::Mapping(address, bytes) => {
+                Destroy::Mapping(address, bytes, _) => {
                     driver.cuCtxSynchronize().and_then(|()| driver.cuMemUnmap(address, bytes))
                 }
                 Destroy::Addresses(address, bytes) => driver.cuMemAddressFree(address, bytes),
@@ -80,7 +86,7 @@ impl Destroy {
     }
 
     /// What it is, for reports.
-    fn what(self) -> &'static str {
+    fn what(&self) -> &'static str {
         match self {
             Destroy::Stream(_) => "stream",
             Destroy::Event(_) => "event",

@@ -204,6 +204,7 @@ impl MemoryPool {
     pub fn trim(&self, keep: usize) -> Result<()> {
         capture_state::refuse_synchronize("memory pool")?;
         let _bound = self.context().bind()?;
+        let _relaxed = relaxed(self.context().driver())?;
         // SAFETY: a live pool.
         unsafe { self.context().driver().cuMemPoolTrimTo(self.as_raw(), keep)? };
         Ok(())

@@ -138,16 +138,19 @@ impl ContextEntry {
 
     /// A capture has closed. If it was the last, the queued drops are carried out.
     pub(super) fn capture_closed(&self, capture: &Arc<CaptureState>) {
-        let queue = {
+        let (failed, hook) = {
             let mut state = self.state();
             state.captures.retain(|open| !Arc::ptr_eq(open, capture));
             self.open.store(state.captures.len(), Ordering::Release);
             if !state.captures.is_empty() {
                 return;
             }
-            std::mem::take(&mut state.queue)
+            let queue = std::mem::take(&mut state.queue);
+            // Under the lock: what is dropped meanwhile on another thread, a parent of what is queued say, comes after it; and no capture opens.
+            let done = queue.into_iter().filter_map(|(driver, what)| what.run_in(&driver, self.raw).err());
+            (done.collect::<Vec<_>>(), state.hook.clone())
         };
-        queue.into_iter().for_each(|(driver, what)| self.destroy(&driver, what));
+        failed.iter().for_each(|error| report(error, hook.as_ref()));
     }
 
     /// Waits on the host for a stream, by `wait`: no capture of it opens meanwhile.

@@ -43,7 +43,8 @@ impl SlabSource {
             }
             Backing::ReservedAddresses => {
                 let bytes = match limit {
-                    Some(bytes) => bytes,
+                    // Addresses of memory that is on its way back are not given out again.
+                    Some(bytes) => bytes.saturating_mul(2),
                     None => context.device().total_memory()?,
                 };
                 Ok(SlabSource::Reserved(AddressRange::reserve(context, bytes)?))

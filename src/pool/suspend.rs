@@ -87,10 +87,7 @@ impl CapturePool {
         }
         let mut memory = inner.memory();
         let usage = memory.arena.usage();
-        if let Err((error, undone)) = memory.addresses()?.map_again() {
-            drop(memory);
-            // A hook for errors of drops may look at the pool.
-            drop(undone);
+        if let Err(error) = memory.addresses()?.map_again() {
             return Err(match error {
                 Error::Call(call) if is_out_of_memory(call) => Error::OutOfMemory(Box::new(OutOfMemory {
                     requested: usage.reserved,

@@ -1,7 +1,7 @@
 //! An engine's own streams, threads and contexts around a recording (rules 44 to 49 and 52).
 
 use crate::support::{Rig, assert_same, driver, for_each_seed};
-use breakable_cuda_graph::driver::{Device, DeviceBuffer, Event, EventFlags, Stream};
+use breakable_cuda_graph::driver::{Device, DeviceBuffer, Event, EventFlags, MemoryPool, Stream};
 use breakable_cuda_graph::sys::{CUstreamCaptureMode, Call};
 use breakable_cuda_graph::{
     BreakOptions, BreakableCapture, CaptureMode, CaptureOptions, CapturePool, DType, Error, GraphOptions, Misuse,
@@ -241,6 +241,7 @@ fn no_call_of_another_thread_ends_a_capture() {
                     assert_eq!(short.read::<f32>(&other).expect("a read"), [0.0; 64]);
                     let temporary = eager(&rig.pool, &other, |_| rig.ops.scale(&short, 1.0)).expect("an eager run");
                     drop((temporary, short, dropped));
+                    MemoryPool::new(&rig.context).and_then(|pool| pool.trim(0)).expect("a memory pool");
                     let refused = Misuse::CaptureInProgress { stream: captured.as_raw() as usize };
                     assert_eq!(cause(rig.context.synchronize()), refused);
                     assert_eq!(cause(captured.synchronize()), refused);

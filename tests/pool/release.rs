@@ -2,13 +2,15 @@
 
 use crate::stack::Stack;
 use crate::support::{Rig, assert_same, driver, for_each_driver, random_values};
+use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::memory::PoolPlan;
 use breakable_cuda_graph::memory::planner::PlanOptions;
 use breakable_cuda_graph::pool::{Backing, RestoredContent};
 use breakable_cuda_graph::sys::intercept::{Fault, Intercept};
 use breakable_cuda_graph::sys::{CUresult, Call};
 use breakable_cuda_graph::{
-    BreakableCapture, CaptureOptions, DType, Error, Misuse, PoolOptions, Tensor, eager, is_capturing, trace,
+    BreakableCapture, CaptureOptions, CapturePool, DType, Error, Misuse, PoolOptions, Tensor, eager, is_capturing,
+    trace,
 };
 
 const MIB: usize = 1 << 20;
@@ -271,4 +273,36 @@ fn every_call_of_a_release_and_a_restore_fails_in_turn() {
     for call in [Call::cuMemUnmap, Call::cuMemCreate, Call::cuMemMap, Call::cuMemSetAccess, Call::cuMemRelease] {
         assert!(failed.contains(&call), "{call} is part of it: {failed:?}");
     }
+}
+
+/// While a capture is open on the context memory waits for its way back. Its addresses are not given out again before, to a recording on another thread say,
+/// also where the pool has no others.
+#[test]
+fn addresses_of_memory_on_its_way_back_are_not_given_out_again() {
+    let rig = Rig::new(&driver());
+    let small = options().max_bytes(2 * MIB);
+    let pool = CapturePool::with_options(&rig.context, small).expect("a pool");
+    let (x, other) = (rig.ones(&[64]), Stream::new(&rig.context).expect("a stream"));
+    let mut open = BreakableCapture::new(&rig.pool).expect("a capture");
+    let mut made = None;
+    open.record(&rig.stream, |_| {
+        let h = rig.ops.scale(&x, 2.0)?;
+        made = std::thread::scope(|threads| {
+            let record = || {
+                let mut failed = BreakableCapture::new(&pool).expect("a capture");
+                let fails = failed.record(&other, |_| rig.ops.scale(&x, 2.0).and(Err::<(), _>(Error::user("no"))));
+                assert!(fails.is_err());
+                assert!(rig.context.queued_drops() > 0, "the slab waits");
+                let mut capture = BreakableCapture::new(&pool).expect("a capture");
+                let out = capture.record(&other, |_| rig.ops.scale(&x, 3.0)).expect("it has memory");
+                (capture, out)
+            };
+            threads.spawn(record).join().ok()
+        });
+        rig.ops.scale(&h, 2.0)
+    })
+    .expect("a recording");
+    let (mut capture, out) = made.expect("no panic");
+    let _ = capture.replay(&rig.stream).expect("a replay");
+    assert_same(&rig.read(&out), &[3.0; 64]);
 }

@@ -16,4 +16,5 @@ mod patched;
 mod seed;
 mod sides;
 mod streams;
+mod threads;
 mod verify;

@@ -1,10 +1,12 @@
 //! The layers of the crate, and what the documents say of it: held by reading the sources.
 //!
 //! - `graph`: which file uses which, from the paths in the code. `rules`: what is allowed of that.
-//! - `structures`: how structures of the driver are filled. `citations`: whatever a comment or a document cites is in the repository.
+//! - `errors`: the table of errors. `structures`: how structures of the driver are filled. `citations`: whatever a comment or a document cites is in the repository.
 
 #[path = "layers/citations.rs"]
 mod citations;
+#[path = "layers/errors.rs"]
+mod errors;
 #[path = "layers/graph.rs"]
 mod graph;
 #[path = "layers/rules.rs"]

@@ -144,6 +144,11 @@ impl CaptureState {
         Some(self.forked_at.load(Ordering::Relaxed)).filter(|at| *at != NEVER)
     }
 
+    /// A stream that was drawn into it and is not joined.
+    pub(super) fn unjoined(&self) -> Option<CUstream> {
+        self.inside().forks.unjoined()
+    }
+
     /// Takes what its nodes refer to.
     pub(super) fn take_kept(&self) -> Vec<KeepAlive> {
         self.inside().kept.take()

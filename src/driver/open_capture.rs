@@ -55,6 +55,8 @@ pub(crate) struct Failed {
     pub(crate) first: Option<CallError>,
     pub(crate) operations: usize,
     pub(crate) forked_at: Option<usize>,
+    /// A stream that was not joined, where one is known.
+    pub(crate) unjoined: Option<usize>,
 }
 
 impl From<Failed> for Error {
@@ -62,7 +64,7 @@ impl From<Failed> for Error {
     fn from(failed: Failed) -> Error {
         match failed.end.code() {
             CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED => {
-                Misuse::UnjoinedWork { forked_at: failed.forked_at.unwrap_or(0) }.into()
+                Misuse::UnjoinedWork { stream: failed.unjoined, forked_at: failed.forked_at.unwrap_or(0) }.into()
             }
             _ => failed.first.unwrap_or(failed.end).into(),
         }
@@ -114,6 +116,7 @@ impl OpenCapture {
 
     /// Ends the segment ([`cuStreamEndCapture`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html)).
     pub(crate) fn close(mut self) -> Result<Captured, Failed> {
+        let unjoined = self.state.unjoined().map(|stream| stream as usize);
         let graph = self.end();
         let operations = self.operations();
         match graph {
@@ -125,7 +128,7 @@ impl OpenCapture {
             }
             Err(end) => {
                 let first = first_failure::get().filter(|first| *first != end);
-                Err(Failed { end, first, operations, forked_at: self.state.forked_at() })
+                Err(Failed { end, first, operations, forked_at: self.state.forked_at(), unjoined })
             }
         }
     }

@@ -94,6 +94,7 @@ impl Misuse {
             Misuse::NotTheBucketsRows { .. } => 567,
             Misuse::OutputsMiscounted { .. } => 568,
             Misuse::OutsideTheBreak { .. } => 590,
+            Misuse::AbsentInput { .. } => 591,
         }
     }
 }

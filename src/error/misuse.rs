@@ -11,7 +11,7 @@ pub enum Misuse {
     #[error("the driver was loaded before this process was forked: load it after the fork, or start the process anew")]
     ForkedAfterInit,
     /// A name that the driver can't be given, as it holds a NUL.
-    #[error("{name:?} holds a NUL character")]
+    #[error("{name:?} holds a NUL character, which no name for the driver can: leave it out")]
     BadName {
         /// The name.
         name: String,
@@ -35,7 +35,9 @@ pub enum Misuse {
         eager: usize,
     },
     /// Two things that must belong to one context do not.
-    #[error("the {what} belongs to another context: expected that of device {expected}, got device {got}")]
+    #[error(
+        "the {what} belongs to another context: expected that of device {expected}, got device {got}. Make all that works together on one context"
+    )]
     ContextMismatch {
         /// What was given.
         what: &'static str,
@@ -51,14 +53,14 @@ pub enum Misuse {
     #[error("this capture has been recorded already: make a new one")]
     AlreadyRecorded,
     /// A capture was to be replayed that has not been recorded.
-    #[error("this capture has not been recorded yet")]
+    #[error("this capture has not been recorded yet: call `record` before the replay")]
     NotRecorded,
     /// A capture whose recording failed was to be replayed or recorded.
     #[error("this capture's recording failed, so it can't be used: make a new one")]
     Poisoned,
     /// A replay on a thread that has a segment open.
     #[error(
-        "a replay can't run while a segment is open on this thread: it would be recorded or invalidate the capture"
+        "a replay can't run while a segment is open on this thread: it would be recorded or invalidate the capture. Replay before the recording or after it, or in a break a capture of another pool"
     )]
     ReplayWhileRecording,
     /// The legacy default stream can't be captured.
@@ -66,7 +68,7 @@ pub enum Misuse {
     LegacyStream,
     /// A blocking stream can't be captured: any call on the legacy stream would break the capture (906).
     #[error(
-        "a stream made without CU_STREAM_NON_BLOCKING can't be captured: a call of any library on the legacy stream would break the capture"
+        "a stream made without CU_STREAM_NON_BLOCKING can't be captured: a call of any library on the legacy stream would break the capture. Give a non-blocking one, or none: then it is the pool's"
     )]
     BlockingStream,
     /// A stream-ordered allocation on a stream that is being captured.
@@ -100,16 +102,19 @@ pub enum Misuse {
     )]
     AllocateInSegment,
     /// An operation that must run live was called while a segment is open.
-    #[error("{operation} must not be captured: make it a break")]
+    #[error("{operation} must not be captured, as it reads values of one batch on the host: call it in a break")]
     MustBeBreak {
         /// The operation.
         operation: &'static str,
     },
     /// A segment was ended while another stream had unjoined work in it.
     #[error(
-        "a stream that was drawn into the segment after its operation {forked_at} was not joined: record an event on it and make the capture stream wait for that, before the break or the end"
+        "{} was drawn into the segment after its operation {forked_at} and was not joined: record an event on it and make the capture stream wait for that, before the break or the end",
+        Unjoined(*stream)
     )]
     UnjoinedWork {
+        /// The stream's handle, where the crate has seen that it was drawn in.
+        stream: Option<usize>,
         /// How many operations the segment had when the stream was drawn in.
         forked_at: usize,
     },
@@ -150,7 +155,7 @@ pub enum Misuse {
     },
     /// A segment's graph has fewer nodes than operations of the crate went into it.
     #[error(
-        "operation {operation} of segment {segment} (counted from 0) made no node of its graph, so that a replay would leave it out: the stream's capture was ended or replaced by other code"
+        "operation {operation} of segment {segment} (counted from 0) made no node of its graph, so that a replay would leave it out: the stream's capture was ended or replaced by other code. Let nobody else begin or end captures on the stream that is recorded on"
     )]
     OperationNotRecorded {
         /// The first that is missing.
@@ -212,8 +217,20 @@ pub enum Misuse {
         "the tensor lies in the scratch of a patched break, which is memory of the pool for the time of that break alone: allocate what is kept from one replay to the next before the recording"
     )]
     ScratchOutsideItsBreak,
+    /// A break asked for an input that it was not given: `None` stands in its place.
+    #[error(
+        "input {index} of break {break_name:?} is absent: give a tensor in its place, or ask with `optional_input`"
+    )]
+    AbsentInput {
+        /// The break's name.
+        break_name: String,
+        /// Which input, from 0 on.
+        index: usize,
+    },
     /// An operation that only makes sense inside a recording, an eager forward or a replay.
-    #[error("no forward is running on this thread: call this inside `BreakableCapture::record`, `eager` or a break")]
+    #[error(
+        "no forward is running on this thread: call this inside `BreakableCapture::record`, `eager` or a break, on the thread that runs it"
+    )]
     NoForward,
     /// A break asked for a forward context and none of that type is published.
     #[error(
@@ -270,7 +287,9 @@ pub enum Misuse {
         index: Option<usize>,
     },
     /// A break returned another number of results than it did when it was recorded.
-    #[error("the break returned {got} results, when it was recorded it returned {expected}")]
+    #[error(
+        "the break returned {got} results, when it was recorded it returned {expected}: return as many on every run"
+    )]
     OutputCount {
         /// When it was recorded.
         expected: usize,
@@ -286,7 +305,9 @@ pub enum Misuse {
         kernel: String,
     },
     /// Another number of arguments than the kernel has parameters.
-    #[error("kernel `{kernel}` has {expected} parameters, and was launched with {given} arguments")]
+    #[error(
+        "kernel `{kernel}` has {expected} parameters, and was launched with {given} arguments: give one for each, in their order"
+    )]
     ArgumentCount {
         /// The kernel's name in its module.
         kernel: String,
@@ -310,24 +331,34 @@ pub enum Misuse {
         given: usize,
     },
     /// More arguments than a launch takes.
-    #[error("{given} kernel arguments, at most {limit} are supported")]
+    #[error(
+        "kernel `{kernel}` was launched with {given} arguments, at most {limit} are supported: pass a structure by value (`Arg::Bytes`)"
+    )]
     TooManyArguments {
+        /// The kernel's name in its module.
+        kernel: String,
         /// How many were given.
         given: usize,
         /// How many are supported.
         limit: usize,
     },
     /// A weak reference whose block has been given back and maybe lent again.
-    #[error("the weak reference is stale: its block was given back")]
+    #[error(
+        "the weak reference is stale: its block was given back to the pool, and may be another tensor's by now. Hold the tensor for as long as it is read"
+    )]
     StaleReference,
     /// A replay's results were asked for after a later replay of the same pool.
-    #[error("a later replay of the same pool has overwritten these results: read them before it")]
+    #[error("a later replay of the same pool has overwritten these results: read or copy them before it")]
     OutputsOverwritten,
     /// A capture of another pool than the one it is to be used with.
-    #[error("the capture belongs to another pool")]
+    #[error(
+        "the capture belongs to another pool than this one: record it on this pool, or use it with its own (`BreakableCapture::pool`)"
+    )]
     ForeignPool,
     /// A replay of a pool from inside a break of a replay or recording of the same pool.
-    #[error("a replay can't run inside a break of a replay or recording that uses the same pool: its memory is in use")]
+    #[error(
+        "a replay can't run inside a break of a replay or recording that uses the same pool: its memory is in use. Record what is replayed in a break on a pool of its own"
+    )]
     PoolBusy,
     /// A pool's memory was to be given back while something refers to it.
     #[error("{users} captures, or views of what they write, refer to the pool's memory: drop them first")]
@@ -364,6 +395,17 @@ impl fmt::Display for FrozenPlace {
             FrozenPlace::Segment(Some(index)) => write!(f, "segment {index}"),
             FrozenPlace::Segment(None) => f.write_str("an open segment"),
             FrozenPlace::InlineBreak(name) => write!(f, "inline break {name:?}"),
+        }
+    }
+}
+
+struct Unjoined(Option<usize>);
+
+impl fmt::Display for Unjoined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(stream) => write!(f, "stream {stream:#x}"),
+            None => f.write_str("a stream, of which the crate was not told,"),
         }
     }
 }

@@ -45,7 +45,9 @@ pub enum Error {
         visible: Option<String>,
     },
     /// The device has no stream-ordered memory pools (as some virtual and old GPUs).
-    #[error("{device} has no stream-ordered memory pools (driver {driver})")]
+    #[error(
+        "{device} has no stream-ordered memory pools (driver {driver}), which captures need: use another device, or a later driver"
+    )]
     PoolsUnsupported {
         /// The device's name.
         device: String,
@@ -111,7 +113,7 @@ pub enum Error {
     },
     /// A patched break asked for more temporaries than it did when it was captured. Where that happens in a replay, its composite graph is launched part by part.
     #[error(
-        "a patched break asked for {requested} bytes of scratch where {left} are left: what it took at capture is all there is"
+        "a patched break asked for {requested} bytes of scratch where {left} are left: what it took at capture is all there is. Let the break take as much when it is recorded, or make it live"
     )]
     ScratchExceeded {
         /// What was asked for, in bytes.
@@ -120,7 +122,9 @@ pub enum Error {
         left: usize,
     },
     /// A segment could not be launched in a replay. Later steps did not run; the capture can be replayed again.
-    #[error("segment {index} could not be launched: {source}")]
+    #[error(
+        "segment {index} could not be launched: {source}. What comes later did not run, and the capture can be replayed again"
+    )]
     Segment {
         /// Its place among the capture's segments.
         index: usize,
@@ -179,6 +183,9 @@ struct Visible<'a>(&'a Option<String>);
 
 impl std::fmt::Display for Visible<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |list| write!(f, " (CUDA_VISIBLE_DEVICES={list}, numbered from 0)"))
+        match self.0 {
+            Some(list) => write!(f, " (CUDA_VISIBLE_DEVICES={list}, numbered from 0)"),
+            None => f.write_str(", numbered from 0"),
+        }
     }
 }

@@ -7,7 +7,9 @@ use crate::tensor::{DType, Layout};
 #[non_exhaustive]
 pub enum TensorError {
     /// A shape that does not fit.
-    #[error("{what}: expected {expected}, got {got}")]
+    #[error(
+        "{what}: expected {expected}, got {got}: give a tensor of that shape, or a view of one (`reshape`, `narrow`)"
+    )]
     Shape {
         /// What was checked.
         what: &'static str,
@@ -17,7 +19,7 @@ pub enum TensorError {
         got: Box<Layout>,
     },
     /// Another element type than expected.
-    #[error("{what}: expected {expected}, got {got}")]
+    #[error("{what}: expected elements of {expected}, got {got}: give a tensor of that type, or convert it before")]
     DType {
         /// What was checked.
         what: &'static str,
@@ -69,7 +71,7 @@ pub enum TensorError {
         dtype: DType,
     },
     /// A range that ends past what it is taken from.
-    #[error("the range ends at {end}, past the {what}'s length of {length}")]
+    #[error("the range ends at {end}, past the {what}'s length of {length}: end it there or before")]
     OutOfRange {
         /// What it is a range of.
         what: &'static str,
@@ -79,7 +81,7 @@ pub enum TensorError {
         length: usize,
     },
     /// A tensor in host memory where one on the device is needed, or the other way round.
-    #[error("{what} must be in {expected} memory")]
+    #[error("{what} must be in {expected} memory: copy it there before")]
     Location {
         /// What was given.
         what: &'static str,
@@ -87,7 +89,7 @@ pub enum TensorError {
         expected: &'static str,
     },
     /// A rule for the padded tail of a static input that does not fit its element type.
-    #[error("static input {input} ({dtype}): {reason}")]
+    #[error("static input {input} ({dtype}): {reason}. Give a rule that its element type can hold")]
     UnfitTail {
         /// The input's name.
         input: &'static str,

@@ -148,7 +148,7 @@ impl fmt::Display for VerifyCause {
                 "the segment does not read input {input:?} where it is now: write each batch into the tensor that was recorded, or record again"
             ),
             VerifyCause::FrozenInSegment => f.write_str(
-                "the segment has a value or an address of its recording that is neither an input nor the forward context, as of a tensor that was replaced, a                  random seed or a counter of the host: make it an input, or read it in a break",
+                "the segment has a value or an address of its recording that is neither an input nor the forward context, as of a tensor that was replaced, a random seed or a counter of the host: make it an input, or read it in a break",
             ),
             VerifyCause::FrozenInBreak => f.write_str(
                 "the break has a value or an address of its recording, as what its closure took by move: read it from the forward context, or make it an input",
@@ -161,18 +161,18 @@ impl fmt::Display for VerifyCause {
                 write!(f, "input {input:?} has values of an earlier batch: write all its valid rows for each batch")
             }
             VerifyCause::KeptState => f.write_str(
-                "the break gives something else when it runs again on the same batch, so it keeps state between runs or is not deterministic: keep per-batch state in the                  forward context",
+                "the break gives something else when it runs again on the same batch, so it keeps state between runs or is not deterministic: keep per-batch state in the forward context",
             ),
             VerifyCause::NotReproducible => f.write_str(
-                "the segment gives something else when it runs again on the same batch: it updates a tensor in place, reads memory that nothing wrote, or its kernels                  are not deterministic (then allow a tolerance)",
+                "the segment gives something else when it runs again on the same batch: it updates a tensor in place, reads memory that nothing wrote, or its kernels are not deterministic (then allow a tolerance)",
             ),
             VerifyCause::UpdatedInput { input } => write!(
                 f,
-                "it writes input {input:?}, so that the next replay finds other data unless all of it is written again: write into a tensor of the forward's own, or                  say `may_update_inputs`"
+                "it writes input {input:?}, so that the next replay finds other data unless all of it is written again: write into a tensor of the forward's own, or say `may_update_inputs`"
             ),
             VerifyCause::OtherForward { recorded, eager } => write!(
                 f,
-                "the recording has {recorded} where the eager forward has {eager}: the forward must take the same breaks in the same shapes for every batch of a                  bucket, recorded or not"
+                "the recording has {recorded} where the eager forward has {eager}: the forward must take the same breaks in the same shapes for every batch of a bucket, recorded or not"
             ),
             VerifyCause::Unknown => f.write_str("what makes it so could not be told"),
         }

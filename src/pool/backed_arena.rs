@@ -62,7 +62,9 @@ impl BackedArena {
                 }
                 Ok(Answer::Grow(slab_bytes)) => self.add_slab(stream, slab_bytes, bytes)?,
                 Err(Refused::TooLarge) => {
-                    return Err(TensorError::Layout { reason: "the request is larger than memory" }.into());
+                    return Err(
+                        TensorError::Layout { reason: "the request is larger than memory: ask for less" }.into()
+                    );
                 }
                 Err(Refused::OverLimit) => return Err(self.out_of_memory(bytes, None)),
             }
@@ -73,7 +75,9 @@ impl BackedArena {
 
     fn add_slab(&mut self, stream: StreamKey, slab_bytes: usize, requested: usize) -> Result<()> {
         let mut slab = self.take_slab(slab_bytes, requested)?;
-        let unfit = |_| TensorError::Layout { reason: "the driver's memory overlaps a slab of the pool" };
+        let unfit = |_| TensorError::Layout {
+            reason: "the driver's memory overlaps a slab of the pool, which a driver does not do: please report it",
+        };
         slab.id = Some(self.arena.add_slab(stream, slab.address, slab_bytes).map_err(unfit)?);
         self.slabs.push(slab);
         Ok(())

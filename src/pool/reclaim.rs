@@ -51,7 +51,7 @@ impl PoolShared {
 
     /// Takes a range for planned blocks that is large enough for the plan.
     pub(super) fn take_range(&self, plan: &PoolPlan, guard: &ReplayGuard<'_>) -> Result<()> {
-        let too_large = |_| TensorError::Layout { reason: "the plan is larger than memory" };
+        let too_large = |_| TensorError::Layout { reason: "the plan is larger than memory: plan smaller buckets" };
         let bytes = if plan.bytes() == 0 { 0 } else { round_up(plan.bytes(), SLAB_BYTES).map_err(too_large)? };
         let (now, blocks) = self.memory().arena.range();
         if bytes <= now {

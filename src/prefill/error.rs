@@ -35,7 +35,9 @@ pub enum PrefillError {
         output: &'static str,
     },
     /// A batch gives another number of inputs than the model declares. Nothing was copied.
-    #[error("the batch gives {got} inputs, the model declares {expected}")]
+    #[error(
+        "the batch gives {got} inputs, the model declares {expected}: give one for each, in their order. Nothing was copied"
+    )]
     InputCount {
         /// What the model declares.
         expected: usize,
@@ -51,7 +53,7 @@ pub enum PrefillError {
         got: usize,
     },
     /// An input is not what the model declares for a batch of these rows. Nothing was copied.
-    #[error("input {input}: a batch of {rows} rows takes {expected}, got {got}: nothing was copied")]
+    #[error("input {input}: a batch of {rows} rows takes {expected}, got {got}: give that. Nothing was copied")]
     Input {
         /// The input.
         input: &'static str,
@@ -63,7 +65,7 @@ pub enum PrefillError {
         got: String,
     },
     /// The forward returned another number of outputs than the model declares.
-    #[error("the forward returned {got} outputs, the model declares {expected}")]
+    #[error("the forward returned {got} outputs, the model declares {expected}: return one for each, in their order")]
     OutputCount {
         /// What the model declares.
         expected: usize,
@@ -71,7 +73,9 @@ pub enum PrefillError {
         got: usize,
     },
     /// The forward returned something else than the model declares.
-    #[error("output {output}: the model declares {expected}, the forward returned {got}")]
+    #[error(
+        "output {output}: the model declares {expected}, the forward returned {got}: return what is declared, or declare that"
+    )]
     Output {
         /// The output.
         output: &'static str,
@@ -87,7 +91,7 @@ pub enum PrefillError {
         bucket: usize,
     },
     /// A batch does not fit the bucket that it was to be replayed in.
-    #[error("{rows} rows don't fit bucket {bucket}")]
+    #[error("{rows} rows don't fit bucket {bucket}: take the bucket that `decide` names, or run the batch eagerly")]
     Bucket {
         /// The batch's rows.
         rows: usize,
@@ -95,7 +99,7 @@ pub enum PrefillError {
         bucket: usize,
     },
     /// The runner is turned off.
-    #[error("the runner is turned off: turn it on before capturing")]
+    #[error("the runner is turned off: turn it on (`turn_on`) before capturing")]
     TurnedOff,
     /// Another rank could not capture the bucket, so this one does not keep its capture either.
     #[error("another rank could not capture bucket {bucket}, so no rank has it: that rank's error says why")]
@@ -134,7 +138,7 @@ pub enum PrefillError {
         key: String,
     },
     /// The ranks' runners were made with different ladders or options.
-    #[error("the ranks' runners differ: make them with the same ladder and options")]
+    #[error("the ranks' runners differ: make them with the same ladder and options on every rank")]
     RunnersDiffer,
     /// The exchange between ranks failed.
     #[error(transparent)]

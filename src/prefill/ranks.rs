@@ -37,13 +37,15 @@ pub trait Ranks: Send {
 #[non_exhaustive]
 pub enum RanksError {
     /// A rank is no longer there.
-    #[error("rank {rank} is gone: the others can't go on together")]
+    #[error("rank {rank} is gone, and the others can't go on together: start all ranks anew, or turn the runners off")]
     Gone {
         /// Its number.
         rank: usize,
     },
     /// Ranks did not come.
-    #[error("{missing} of the ranks did not come within {waited:?}")]
+    #[error(
+        "{missing} of the ranks did not come within {waited:?}: all must make their runner, capture and run batches together"
+    )]
     TimedOut {
         /// How long the others waited.
         waited: Duration,

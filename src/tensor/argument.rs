@@ -70,7 +70,8 @@ impl Kernel {
     #[doc(alias = "cuLaunchKernel", alias = "cuLaunchKernelEx")]
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, arguments: &[Arg<'_>]) -> Result<()> {
         if arguments.len() > MAX_ARGUMENTS {
-            return Err(Misuse::TooManyArguments { given: arguments.len(), limit: MAX_ARGUMENTS }.into());
+            let (kernel, given) = (self.name().to_owned(), arguments.len());
+            return Err(Misuse::TooManyArguments { kernel, given, limit: MAX_ARGUMENTS }.into());
         }
         self.context().expect_same(stream.context(), "stream")?;
         for argument in arguments {

@@ -21,7 +21,9 @@ pub struct Layout {
 /// So many elements along one more dimension.
 fn checked_elements(elements: usize, length: usize) -> Result<usize> {
     let more = elements.checked_mul(length.max(1)).filter(|&elements| elements <= MOST);
-    more.ok_or(Error::Tensor(TensorError::Layout { reason: "the shape has more elements than fit in memory" }))
+    more.ok_or(Error::Tensor(TensorError::Layout {
+        reason: "the shape has more elements than fit in memory: give a smaller one",
+    }))
 }
 
 impl PartialEq for Layout {
@@ -53,7 +55,7 @@ impl Layout {
     pub fn contiguous(shape: &[usize]) -> Result<Layout> {
         let mut strides = [0; MAX_RANK];
         if shape.len() > MAX_RANK {
-            return Err(TensorError::Layout { reason: "a tensor has at most 8 dimensions" }.into());
+            return Err(TensorError::Layout { reason: "a tensor has at most 8 dimensions: make one of several" }.into());
         }
         let mut stride = 1_usize;
         for (at, &length) in shape.iter().enumerate().rev() {
@@ -71,10 +73,13 @@ impl Layout {
     /// even where they overlap, or for a stride or an extent that does not.
     pub fn strided(shape: &[usize], strides: &[usize]) -> Result<Layout> {
         if shape.len() > MAX_RANK {
-            return Err(TensorError::Layout { reason: "a tensor has at most 8 dimensions" }.into());
+            return Err(TensorError::Layout { reason: "a tensor has at most 8 dimensions: make one of several" }.into());
         }
         if shape.len() != strides.len() {
-            return Err(TensorError::Layout { reason: "there must be as many strides as dimensions" }.into());
+            return Err(TensorError::Layout {
+                reason: "there must be as many strides as dimensions: give one for each",
+            }
+            .into());
         }
         let mut layout = Layout { rank: shape.len(), shape: [0; MAX_RANK], strides: [0; MAX_RANK] };
         layout.shape[..shape.len()].copy_from_slice(shape);
@@ -87,7 +92,9 @@ impl Layout {
                 .checked_mul(stride)
                 .and_then(|reach| extent.checked_add(reach))
                 .filter(|&extent| extent.max(stride) <= MOST)
-                .ok_or(Error::Tensor(TensorError::Layout { reason: "the layout reaches further than memory" }))?;
+                .ok_or(Error::Tensor(TensorError::Layout {
+                    reason: "the layout reaches further than memory: give smaller sizes or strides",
+                }))?;
         }
         Ok(layout)
     }

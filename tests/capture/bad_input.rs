@@ -363,7 +363,8 @@ fn unjoined_side_streams_are_named_by_their_fork() {
                 Ok(())
             });
             let error = cause(recorded);
-            assert!(matches!(error, Error::Misuse(Misuse::UnjoinedWork { forked_at: 1 })), "{error:?}");
+            let unjoined = Misuse::UnjoinedWork { stream: Some(side.as_raw() as usize), forked_at: 1 };
+            assert!(matches!(&error, Error::Misuse(misuse) if *misuse == unjoined), "{error:?}");
             side.synchronize().expect("the side stream is usable");
             check_usable(&rig);
         }
@@ -461,6 +462,33 @@ fn a_forbidden_call_in_a_segment_is_named_with_its_place() {
                 DeviceBuffer::new(&rig.context, 64).map(drop)
             })
             .expect("it survives");
+    });
+}
+
+/// Another thread's call, which this one knows nothing of: the error does not say whose it was, as it can't be known.
+#[test]
+fn what_ended_a_capture_is_not_guessed_at() {
+    for_each_seed(|rig| {
+        let input = rig.random(1, &[4, WIDTH]);
+        let options = CaptureOptions::default().graph(GraphOptions::default().mode(CaptureMode::Global));
+        let mut capture = BreakableCapture::with_options(&rig.pool, options).expect("a capture");
+        let recorded = capture.record(&rig.stream, |_| {
+            let forbidden = || {
+                let mut address = 0;
+                // SAFETY: a valid place.
+                let call = || unsafe { rig.driver.cuMemAlloc_v2(&mut address, 1024) };
+                rig.context.with_current(call).and_then(|call| Ok(call?))
+            };
+            let other = std::thread::scope(|threads| threads.spawn(forbidden).join().expect("no panic"));
+            assert!(other.is_err(), "the mode forbids it to every thread");
+            rig.ops.relu(&input)
+        });
+        let error = recorded.expect_err("the capture is invalidated");
+        let call = error.driver_call().expect("a call");
+        assert_eq!(call.code(), CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("An earlier call invalidated the capture, and which one is not known here"), "{text}");
+        check_usable(&rig);
     });
 }
 

@@ -108,7 +108,8 @@ fn inputs_and_dimensions_that_are_not_there_are_typed_errors() {
     }
     let absent =
         eager(&rig.pool, &rig.stream, |scope| scope.break_point("none", [None::<&Tensor>], |b| b.input(0).cloned()));
-    assert!(matches!(absent.map_err(cause), Err(Error::Tensor(TensorError::OutOfRange { .. }))));
+    let named = Misuse::AbsentInput { break_name: "none".into(), index: 0 };
+    assert!(matches!(absent.map_err(cause), Err(Error::Misuse(misuse)) if misuse == named));
     assert!(
         x.narrow(usize::MAX, 0, 1).is_err() && x.transpose(0, usize::MAX).is_err() && x.reshape(&[usize::MAX]).is_err()
     );

@@ -53,12 +53,10 @@ impl<'a> Break<'a> {
     /// An input, with all rows of the bucket.
     ///
     /// # Errors
-    /// [`TensorError::OutOfRange`] when there are not as many, or it is absent.
+    /// [`TensorError::OutOfRange`] when there are not as many, [`Misuse::AbsentInput`] when it is absent.
     pub fn input(&self, index: usize) -> Result<&'a Tensor> {
-        self.optional_input(index)?.ok_or_else(|| {
-            TensorError::OutOfRange { what: "break's present inputs", end: index.saturating_add(1), length: index }
-                .into()
-        })
+        let absent = || Misuse::AbsentInput { break_name: self.name.to_owned(), index }.into();
+        self.optional_input(index)?.ok_or_else(absent)
     }
 
     /// An input that may be absent, with all rows of the bucket.

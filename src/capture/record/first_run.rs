@@ -125,7 +125,9 @@ impl<'env> Recorder<'env> {
         let Some(measure) = measure else { return Ok(None) };
         let requests = measure.finish();
         let mut sizes = requests.requests().iter().map(|request| scratch::rounded(request.bytes));
-        let too_large = TensorError::Layout { reason: "a break's temporaries are larger than memory" };
+        let too_large = TensorError::Layout {
+            reason: "a break's temporaries are larger than memory: take smaller ones, or the same one again",
+        };
         let bytes = sizes.try_fold(0_usize, |sum, bytes| sum.checked_add(bytes?)).ok_or(too_large)?;
         if bytes == 0 {
             return Ok(None);

@@ -150,8 +150,8 @@ fn hint(code: CUresult) -> Option<&'static str> {
              and move what allocates, synchronises or queries into a break; in Global mode the call may be another thread's",
         ),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED => Some(
-            "A call outside the crate invalidated the capture: run the forward once before capturing, and move what allocates, synchronises or \
-             queries into a break; in Global mode the call may be another thread's",
+            "An earlier call invalidated the capture, and which one is not known here: a library's of this thread, or in Global mode any thread's. \
+             Run the forward once before capturing, and move what allocates, synchronises or queries into a break",
         ),
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => Some(
             "The device has too little memory left for the graphs beside the pool: lower the number of captures or the largest bucket, or leave \

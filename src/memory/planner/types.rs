@@ -141,7 +141,7 @@ impl Placement {
 #[non_exhaustive]
 pub enum PlanError {
     /// [`PlanOptions::alignment`] is no power of two.
-    #[error("the alignment of a plan, {0}, is not a power of two")]
+    #[error("the alignment of a plan, {0}, is not a power of two: give one, 256 say")]
     Alignment(usize),
     /// [`PlanOptions::alignment`] is less than the blocks of a pool have, which a [`PoolPlan`](crate::memory::PoolPlan) is for: tensors would lie where their
     /// elements are not aligned.
@@ -150,7 +150,7 @@ pub enum PlanError {
     )]
     PoolAlignment(usize),
     /// A buffer ends before it begins, or as it begins.
-    #[error("buffer {index} is live over no time: it begins at {begin} and ends at {end}")]
+    #[error("buffer {index} is live over no time: it begins at {begin} and ends at {end}: end it later")]
     Lifetime {
         /// Which buffer it is.
         index: usize,
@@ -160,7 +160,9 @@ pub enum PlanError {
         end: u64,
     },
     /// The rounded sizes add up to more than `isize::MAX`.
-    #[error("buffer {index}, of {bytes} bytes, takes the sum of all buffers past the largest allocation there can be")]
+    #[error(
+        "buffer {index}, of {bytes} bytes, takes the sum of all buffers past the largest allocation there can be: plan smaller ones"
+    )]
     TooLarge {
         /// The first buffer that is too much.
         index: usize,
@@ -168,7 +170,9 @@ pub enum PlanError {
         bytes: usize,
     },
     /// The best plan that was found takes more than [`PlanOptions::max_bytes`].
-    #[error("the plan takes {bytes} bytes, more than the limit of {limit}; no plan takes less than {lower_bound}")]
+    #[error(
+        "the plan takes {bytes} bytes, more than the limit of {limit}; no plan takes less than {lower_bound}: raise the limit, or plan smaller buffers"
+    )]
     AboveLimit {
         /// What the plan takes. The lower bound where that is above the limit: then nothing was tried.
         bytes: usize,

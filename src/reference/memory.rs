@@ -13,9 +13,15 @@ const ALIGNMENT: usize = 512;
 /// Freed memory is kept up to this many bytes, so that a late use finds poison and is reported.
 const QUARANTINE: usize = 64 << 20;
 
+/// Bytes after what was asked for, which nobody may write: a kernel that does is reported, where a device may or may not fault.
+const GUARD: usize = 4096;
+
 /// Host memory behind device addresses.
 struct Backing {
+    /// As asked for, rounded up to the alignment.
     bytes: usize,
+    /// From where on it is guard.
+    guard: usize,
     layout: Layout,
 }
 
@@ -64,15 +70,36 @@ pub(super) struct Memory {
 impl Memory {
     /// New addresses with poison behind them, not yet usable.
     pub(super) fn back(&mut self, bytes: usize) -> Option<u64> {
-        let layout = Layout::from_size_align(bytes.max(1).checked_next_multiple_of(ALIGNMENT)?, ALIGNMENT).ok()?;
+        let rounded = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
+        let layout = Layout::from_size_align(rounded.checked_add(GUARD)?, ALIGNMENT).ok()?;
         // SAFETY: the layout has a size.
         let pointer = unsafe { alloc(layout) };
         if pointer.is_null() {
             return None;
         }
+        // SAFETY: the guard lies in what was just allocated.
+        unsafe { pointer.add(bytes).write_bytes(POISON, layout.size() - bytes) };
         let address = pointer as u64;
-        self.backings.insert(address, Backing { bytes: layout.size(), layout });
+        self.backings.insert(address, Backing { bytes: rounded, guard: bytes, layout });
         Some(address)
+    }
+
+    /// Where the memory begins that holds the address, and how much was asked for, if something was written after that since the last look.
+    pub(super) fn overrun(&mut self, address: u64) -> Option<(u64, usize)> {
+        let (&start, backing) = self.backings.range(..=address).next_back()?;
+        if address >= start + backing.bytes as u64 {
+            return None;
+        }
+        // SAFETY: the guard is part of what was allocated, initialised when it was, and used by nothing while the driver's state is borrowed.
+        let guard = unsafe {
+            let first = (start as *mut u8).add(backing.guard);
+            core::slice::from_raw_parts_mut(first, backing.layout.size() - backing.guard)
+        };
+        if guard.iter().all(|byte| *byte == POISON) {
+            return None;
+        }
+        guard.fill(POISON);
+        Some((start, backing.guard))
     }
 
     /// Makes a range usable, filled with poison.

@@ -174,7 +174,12 @@ impl State {
                 // SAFETY: the arguments are copies of what the launch was given, with the sizes that the module declares; the function is the one
                 // that stands for this kernel.
                 unsafe { (launch.host)(&launch.geometry, pointers.as_ptr()) };
-                Ok(())
+                match launch.arguments.possible_addresses().find_map(|address| self.memory.overrun(address)) {
+                    None => Ok(()),
+                    Some((start, bytes)) => {
+                        Err(format!("kernel {name} wrote past the end of the {bytes} bytes at {start:#x} that it was given"))
+                    }
+                }
             }
             Work::Copy { to, from, bytes } => self.copy(&to, &from, bytes),
             Work::Fill { address, value, width, count } => {

@@ -75,6 +75,24 @@ fn use_after_free_is_an_error_with_a_text() {
 
 /// What comes of it depends on the order of the bytes.
 #[test]
+fn a_kernel_that_writes_past_its_memory_is_told_of() {
+    let rig = Rig::new(&reference(0));
+    let (x, y) = (rig.ones(&[100]), rig.zeros(&[99]));
+    // As many elements as the longer one has.
+    let long = rig.zeros(&[100]);
+    let (kernel, config, mut values) = rig.ops.scale_raw(&x, 2.0, &long).expect("a kernel");
+    let target = values.iter_mut().find(|value| **value == long.address()).expect("its target");
+    *target = y.address();
+    let mut pointers = values.each_ref().map(|value| core::ptr::from_ref(value).cast_mut().cast());
+    // SAFETY: the fault that is looked for; the reference driver has a guard there.
+    unsafe { kernel.launch_raw(&rig.stream, config, &mut pointers).expect("launched") };
+    let error = rig.stream.synchronize().expect_err("a kernel wrote where nothing is");
+    assert_eq!(error.driver_call().expect("a call").code(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    let told = diagnostics(&rig);
+    assert!(told.iter().any(|text| text.contains("demo_scale") && text.contains("the 396 bytes")), "{told:?}");
+}
+
+#[test]
 fn a_copy_onto_itself_is_told_of_and_leaves_nothing_defined() {
     for (from, to, overlaps) in [(0, 4, true), (4, 0, true), (0, 8, false), (0, 0, false)] {
         let rig = Rig::new(&reference(1));

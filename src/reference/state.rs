@@ -176,9 +176,9 @@ impl State {
                 unsafe { (launch.host)(&launch.geometry, pointers.as_ptr()) };
                 match launch.arguments.possible_addresses().find_map(|address| self.memory.overrun(address)) {
                     None => Ok(()),
-                    Some((start, bytes)) => {
-                        Err(format!("kernel {name} wrote past the end of the {bytes} bytes at {start:#x} that it was given"))
-                    }
+                    Some((start, bytes)) => Err(format!(
+                        "kernel {name} wrote past the end of the {bytes} bytes at {start:#x} that it was given"
+                    )),
                 }
             }
             Work::Copy { to, from, bytes } => self.copy(&to, &from, bytes),

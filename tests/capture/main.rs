@@ -13,6 +13,7 @@ mod in_flight;
 mod memset_nodes;
 mod numbers;
 mod patched;
+mod reported;
 mod seed;
 mod sides;
 mod streams;

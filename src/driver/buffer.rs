@@ -173,9 +173,9 @@ pub struct PinnedBuffer {
     bytes: usize,
 }
 
-// SAFETY: plain memory, owned.
+// SAFETY: plain memory under one owner.
 unsafe impl Send for PinnedBuffer {}
-// SAFETY: shared use only reads.
+// SAFETY: it is written through `&mut` alone, and by copies whose caller vouches that nobody reads meanwhile (T4 of `docs/DESIGN.md`).
 unsafe impl Sync for PinnedBuffer {}
 
 impl fmt::Debug for PinnedBuffer {

@@ -60,7 +60,7 @@ pub(crate) enum NodeKind {
 
 const NEVER: usize = usize::MAX;
 
-// SAFETY: the stream's handle is a name of a driver object; the rest is synchronised.
+// SAFETY: the driver synchronises streams (T2 of `docs/DESIGN.md`); the rest is behind a lock or atomic.
 unsafe impl Send for CaptureState {}
 // SAFETY: likewise.
 unsafe impl Sync for CaptureState {}

@@ -41,7 +41,7 @@ enum Hold {
     Borrowed(#[allow(dead_code)] Option<KeepAlive>),
 }
 
-// SAFETY: the driver's handles may be used from any thread; the rest is synchronised.
+// SAFETY: the driver synchronises contexts (T2 of `docs/DESIGN.md`); the rest is behind a lock, or never changed.
 unsafe impl Send for Inner {}
 // SAFETY: likewise.
 unsafe impl Sync for Inner {}

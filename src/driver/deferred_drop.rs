@@ -34,7 +34,7 @@ pub(crate) enum Destroy {
     Addresses(CUdeviceptr, usize),
 }
 
-// SAFETY: the handles are names of driver objects, which may be destroyed from any thread.
+// SAFETY: each is the last name of its object, which may be destroyed from any thread (T2 of `docs/DESIGN.md`); a graph or exec among them has no other user (T1).
 unsafe impl Send for Destroy {}
 
 impl Destroy {

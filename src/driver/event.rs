@@ -37,7 +37,7 @@ pub struct Event {
     borrowed: Option<Option<KeepAlive>>,
 }
 
-// SAFETY: an event may be used from any thread; the driver synchronises.
+// SAFETY: the driver synchronises events (T2 of `docs/DESIGN.md`); the mark is behind a lock.
 unsafe impl Send for Event {}
 // SAFETY: likewise.
 unsafe impl Sync for Event {}

@@ -51,7 +51,7 @@ pub struct GraphExec {
 const MOST_BYTES: usize = 8 << 20;
 const MOST_NODE_BYTES: usize = 16 << 10;
 
-// SAFETY: an exec may be used from any thread, one at a time. It is not `Sync`.
+// SAFETY: an exec may be used from any thread, one at a time (T1 of `docs/DESIGN.md`): it is not `Sync`.
 unsafe impl Send for GraphExec {}
 
 impl fmt::Debug for GraphExec {

@@ -16,7 +16,7 @@ struct Side {
     joined: u64,
 }
 
-// SAFETY: streams are names of driver objects.
+// SAFETY: streams are names that are compared here, and of objects that any thread may use (T2 of `docs/DESIGN.md`).
 unsafe impl Send for Forks {}
 
 impl Forks {

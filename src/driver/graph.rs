@@ -21,7 +21,7 @@ pub struct Graph {
     raw: CUgraph,
 }
 
-// SAFETY: a graph may be used from any thread, one at a time. It is not `Sync`.
+// SAFETY: a graph may be used from any thread, one at a time (T1 of `docs/DESIGN.md`): it is not `Sync`.
 unsafe impl Send for Graph {}
 
 /// How many nodes of each kind a graph has, those inside child graphs counted in.
@@ -114,7 +114,7 @@ impl Graph {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Node(pub(super) CUgraphNode);
 
-// SAFETY: a node is a name of a driver object, used with the graph that it belongs to.
+// SAFETY: a number that is used only with the graph or the exec that it belongs to, which one thread has at a time (T1 of `docs/DESIGN.md`).
 unsafe impl Send for Node {}
 // SAFETY: likewise.
 unsafe impl Sync for Node {}

@@ -28,7 +28,7 @@ struct Launch {
     first: (u32, u32),
 }
 
-// SAFETY: a function is a name of a driver object, which may be launched from any thread.
+// SAFETY: the driver synchronises functions (T2 of `docs/DESIGN.md`); the rest is plain data.
 unsafe impl Send for LaunchList {}
 // SAFETY: likewise.
 unsafe impl Sync for LaunchList {}

@@ -30,7 +30,7 @@ struct Inner {
     borrowed: Option<Option<KeepAlive>>,
 }
 
-// SAFETY: a pool may be used from any thread; the driver synchronises.
+// SAFETY: the driver synchronises pools (T2 of `docs/DESIGN.md`).
 unsafe impl Send for Inner {}
 // SAFETY: likewise.
 unsafe impl Sync for Inner {}

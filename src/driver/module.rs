@@ -31,7 +31,7 @@ struct ModuleInner {
     borrowed: bool,
 }
 
-// SAFETY: a module may be used from any thread; the driver synchronises.
+// SAFETY: the driver synchronises modules (T2 of `docs/DESIGN.md`).
 unsafe impl Send for ModuleInner {}
 // SAFETY: likewise.
 unsafe impl Sync for ModuleInner {}
@@ -47,7 +47,7 @@ pub struct Kernel {
     sizes: Option<Arc<[usize]>>,
 }
 
-// SAFETY: a function may be launched from any thread.
+// SAFETY: the driver synchronises functions (T2 of `docs/DESIGN.md`); the rest is never changed.
 unsafe impl Send for Kernel {}
 // SAFETY: likewise.
 unsafe impl Sync for Kernel {}

@@ -30,7 +30,7 @@ pub(crate) struct BuiltinKernels {
     pub(super) compare: CUfunction,
 }
 
-// SAFETY: modules and functions are names of driver objects, which may be used from any thread.
+// SAFETY: the driver synchronises modules and functions (T2 of `docs/DESIGN.md`).
 unsafe impl Send for BuiltinKernels {}
 // SAFETY: likewise.
 unsafe impl Sync for BuiltinKernels {}
@@ -46,7 +46,7 @@ pub(crate) struct ContextEntry {
     waited: Condvar,
 }
 
-// SAFETY: the context's handle is a name of a driver object; the rest is synchronised.
+// SAFETY: the driver synchronises contexts (T2 of `docs/DESIGN.md`); the rest is behind a lock or atomic.
 unsafe impl Send for ContextEntry {}
 // SAFETY: likewise.
 unsafe impl Sync for ContextEntry {}

@@ -32,7 +32,7 @@ struct Inner {
     borrowed: Option<Option<KeepAlive>>,
 }
 
-// SAFETY: a stream may be used from any thread; the driver synchronises.
+// SAFETY: the driver synchronises streams (T2 of `docs/DESIGN.md`); the rest is never changed.
 unsafe impl Send for Inner {}
 // SAFETY: likewise.
 unsafe impl Sync for Inner {}

@@ -88,6 +88,7 @@ impl Misuse {
             Misuse::ScratchOutsideItsBreak => 557,
             Misuse::FrozenContext { .. } => 565,
             Misuse::FrozenRows { .. } => 566,
+            Misuse::PoolPinned { .. } => 572,
             Misuse::VerifyRuns { .. } => 570,
             Misuse::VerifyOutputs { .. } => 571,
             Misuse::TimingInSegment => 580,

@@ -372,6 +372,14 @@ pub enum Misuse {
     /// A pool's memory is lent: see [`CapturePool::lend`](crate::CapturePool::lend).
     #[error("the pool's memory is lent: drop the loan and all its tensors first")]
     PoolLent,
+    /// A pool's memory was to be released while it is pinned: see [`CapturePool::pin`](crate::CapturePool::pin).
+    #[error(
+        "the pool's memory is pinned {pins} times, as something outside has registered its pages: deregister it and drop each `PoolPin` first"
+    )]
+    PoolPinned {
+        /// Pins.
+        pins: usize,
+    },
     /// A pool's memory was to be released that does not lie under reserved addresses.
     #[error(
         "this pool can't give its memory back and keep its addresses: make it with `PoolOptions::backing(Backing::ReservedAddresses)`"

@@ -10,6 +10,8 @@ pub(super) struct Availability {
     closed: AtomicU8,
     /// Users of the memory that hold no block.
     holds: AtomicUsize,
+    /// Those of them that know its physical pages.
+    pins: AtomicUsize,
 }
 
 /// Why a pool's memory can't be used for now.
@@ -65,6 +67,25 @@ impl Availability {
     /// There is one less.
     pub(super) fn leave(&self) {
         self.holds.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The memory's pages are known outside. Whoever calls this has the lock of the memory.
+    pub(super) fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One less knows them.
+    pub(super) fn unpin(&self) {
+        self.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// # Errors
+    /// [`Misuse::PoolPinned`].
+    pub(super) fn expect_unpinned(&self) -> Result<()> {
+        match self.pins.load(Ordering::Acquire) {
+            0 => Ok(()),
+            pins => Err(Misuse::PoolPinned { pins }.into()),
+        }
     }
 
     /// Users of the memory that hold no block.

@@ -8,7 +8,7 @@
 //! - `reclaim` gives memory back in order; `availability` says whether it can be used, and who needs it where it is.
 //! - `mapping` is what needs the memory and holds no block of it; `users` are the streams that a release waits for; `results` says whose latest replay
 //!   failed.
-//! - `suspend` gives it back while captures stay, and takes it again; `lease` lends it to eager work.
+//! - `pin` keeps it where it is; `suspend` gives it back while captures stay, and takes it again; `lease` lends it to eager work.
 //! - `extension` is what the capture layer keeps with a pool.
 //!
 //! The invariants M1 to M5, L1 to L6 and D1 to D8 of the design hold here.
@@ -22,6 +22,7 @@ mod lease;
 mod mapping;
 mod options;
 mod persistent;
+mod pin;
 mod reclaim;
 mod replay_lock;
 mod results;
@@ -36,6 +37,7 @@ pub use capture_pool::CapturePool;
 pub use lease::ScratchLease;
 pub(crate) use mapping::MappingHold;
 pub use options::{Backing, PoolOptions, PoolUsage, RestoredContent};
+pub use pin::PoolPin;
 pub(crate) use reclaim::settle_stubbornly;
 pub(crate) use replay_lock::ReplayGuard;
 pub(crate) use results::Results;

@@ -37,7 +37,7 @@ impl CapturePool {
     ///
     /// # Errors
     /// [`Misuse::ReleaseUnsupported`] for a pool without [`Backing::ReservedAddresses`](super::Backing::ReservedAddresses),
-    /// [`Misuse::SynchronizeWhileCapturing`], [`Misuse::PoolBusy`], [`Misuse::PoolLent`], and what the driver returns: what could not be unmapped then stays
+    /// [`Misuse::SynchronizeWhileCapturing`], [`Misuse::PoolBusy`], [`Misuse::PoolLent`], [`Misuse::PoolPinned`], and what the driver returns: what could not be unmapped then stays
     /// with the pool, and `restore` puts everything right.
     pub fn release(&self) -> Result<()> {
         let inner = self.handle();
@@ -53,6 +53,7 @@ impl CapturePool {
         {
             let mut memory = inner.memory();
             memory.addresses()?;
+            inner.availability.expect_unpinned()?;
             // From here on nobody begins to use it.
             inner.availability.set(Some(Closed::Released));
         }

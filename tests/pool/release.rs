@@ -306,3 +306,31 @@ fn addresses_of_memory_on_its_way_back_are_not_given_out_again() {
     let _ = capture.replay(&rig.stream).expect("a replay");
     assert_same(&rig.read(&out), &[3.0; 64]);
 }
+
+#[test]
+fn a_pinned_pool_keeps_its_pages() {
+    for_each_driver(|driver| {
+        let rig = Rig::with_pool(driver, options());
+        let x = rig.ones(&[256]);
+        let mut capture = BreakableCapture::new(&rig.pool).expect("a capture");
+        let out = capture.record(&rig.stream, |_| rig.ops.scale(&x, 2.0)).expect("a recording");
+        let mut pins = vec![rig.pool.pin().expect("pinned"), rig.pool.pin().expect("pinned again")];
+        while let Some(pin) = pins.pop() {
+            let refused = rig.pool.release().expect_err("it is pinned");
+            assert!(matches!(refused, Error::Misuse(Misuse::PoolPinned { pins: left }) if left == pins.len() + 1));
+            assert!(!rig.pool.is_released());
+            let _ = capture.replay(&rig.stream).expect("it replays as before");
+            assert_same(&rig.read(&out), &[2.0; 256]);
+            std::thread::scope(|threads| threads.spawn(|| drop(pin)).join()).expect("dropped elsewhere");
+        }
+        rig.pool.release().expect("nobody knows its pages any more");
+        let refused = rig.pool.pin().expect_err("there is nothing to pin");
+        assert!(matches!(refused, Error::Misuse(Misuse::PoolReleased)), "{refused}");
+        rig.pool.restore().expect("restored");
+        drop((capture, out));
+        let pin = rig.pool.pin().expect("pinned");
+        assert!(matches!(rig.pool.trim(), Err(Error::Misuse(Misuse::PoolInUse { users: 1 }))));
+        drop(pin);
+        rig.pool.trim().expect("nobody uses it");
+    });
+}

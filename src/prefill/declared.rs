@@ -187,6 +187,8 @@ impl Declared {
 /// Copies a batch's rows to where the bucket's tensor has them, run by run.
 pub(super) fn copy_runs(stream: &Stream, extent: Extent, from: &Tensor, to: u64) -> Result<()> {
     let Extent { count, valid, padded } = extent;
+    let _in_use = from.storage().enter()?;
+    from.used_in(stream, "a copy of an input")?;
     let runs = if valid == padded { 1 } else { count };
     let bytes = if valid == padded { count * valid } else { valid };
     for run in 0..runs {

@@ -3,8 +3,9 @@
 use crate::buckets;
 use crate::support::demo::Ops;
 use crate::support::{Rig, assert_same, driver, for_each_seed};
-use breakable_cuda_graph::driver::Stream;
+use breakable_cuda_graph::driver::{MemoryPool, Stream};
 use breakable_cuda_graph::prefill::{Batch, FnModel, InputData, InputSpec, OutputSpec, PrefillModel, TailRule};
+use breakable_cuda_graph::tensor::Layout;
 use breakable_cuda_graph::{DType, PrefillRunner, Result, Scope, Tensor};
 
 const WIDTH: usize = 16;
@@ -49,6 +50,37 @@ fn neither_staging_nor_inputs_are_written_before_they_were_read() {
             }
         });
     }
+}
+
+/// A batch's data may be memory in the order of another stream, and go as soon as the batch is enqueued.
+#[test]
+fn data_on_the_device_is_read_before_it_goes() {
+    for_each_seed(|rig| {
+        let model = model(&rig, |ops, scope, inputs| {
+            let y = ops.scale(&inputs[0], 2.0)?;
+            scope.break_point("keeps", [&y], |b| {
+                ops.scale_into(b.stream(), b.input(0)?, 1.0, b.forward_ctx::<Kept>()?)
+            })?;
+            Ok(vec![y])
+        });
+        let mut runner = PrefillRunner::new(&model, &rig.context, buckets(&[ROWS])).expect("a runner");
+        runner.capture_all(&rig.stream, |_| {}).expect("captured");
+        let (memory, own) =
+            (MemoryPool::new(&rig.context).expect("a pool"), Stream::new(&rig.context).expect("a stream"));
+        let results: Vec<Tensor> = (0..3).map(|_| rig.zeros(&[ROWS, WIDTH])).collect();
+        rig.stream.synchronize().expect("done");
+        for (turn, result) in results.iter().enumerate() {
+            let buffer = memory.allocate(ROWS * WIDTH * 4, &own).expect("memory");
+            let layout = Layout::contiguous(&[ROWS, WIDTH]).expect("a layout");
+            let data = Tensor::from_buffer(buffer, DType::F32, layout).expect("a tensor");
+            rig.ops.fill(&own, &data, turn as f32).expect("filled");
+            let batch = Batch { rows: ROWS, context: result, inputs: &[InputData::Device(&data)] };
+            drop(runner.run(&rig.stream, &batch).expect("a batch"));
+        }
+        for (turn, result) in results.iter().enumerate() {
+            assert_same(&rig.read(result), &[2.0 * turn as f32; ROWS * WIDTH]);
+        }
+    });
 }
 
 /// A break that writes all rows: the next segment finds zeros in those that are not valid.

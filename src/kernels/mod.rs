@@ -19,7 +19,7 @@ pub(crate) use comparison::{CompareLaunch, comparison};
 pub(crate) use index_space::TensorDesc;
 pub(crate) use landing::{LandLaunch, landing};
 pub use launch_config::{LaunchAttributes, LaunchConfig};
-pub(crate) use scrub::{ScrubBatch, ScrubLaunch};
+pub(crate) use scrub::{SCRUB_TENSORS, ScrubBatch, ScrubLaunch};
 
 use std::ffi::CStr;
 

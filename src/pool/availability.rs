@@ -47,7 +47,7 @@ impl Availability {
     /// [`Misuse::PoolReleased`].
     #[inline]
     pub(super) fn expect_mapped(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) == Closed::Released as u8 {
+        if self.closed.load(Ordering::SeqCst) == Closed::Released as u8 {
             Err(Misuse::PoolReleased.into())
         } else {
             Ok(())
@@ -56,7 +56,8 @@ impl Availability {
 
     /// Whoever calls this has the replay lock, or the lease; and the lock of the memory, so that no block is taken of what is lent or released.
     pub(super) fn set(&self, closed: Option<Closed>) {
-        self.closed.store(closed.map_or(0, |closed| closed as u8), Ordering::Release);
+        // A release then looks for calls under way, and a call looks here after it was counted: one of the two sees the other.
+        self.closed.store(closed.map_or(0, |closed| closed as u8), Ordering::SeqCst);
     }
 
     /// There is one more user of the memory.

@@ -42,6 +42,16 @@ impl PoolMemory for PoolBlock {
     fn used_on(&self, stream: &Stream) {
         self.pool.users.note(stream);
     }
+
+    #[inline]
+    fn enter(&self) -> Result<()> {
+        self.pool.enter()
+    }
+
+    #[inline]
+    fn leave(&self) {
+        self.pool.users.leave();
+    }
 }
 
 impl Drop for PoolBlock {

@@ -88,6 +88,16 @@ impl PoolShared {
         &self.extension
     }
 
+    /// A call is about to enqueue work that uses the memory, which stays until the call leaves.
+    ///
+    /// # Errors
+    /// [`Misuse::PoolReleased`].
+    #[inline]
+    pub(super) fn enter(&self) -> Result<()> {
+        self.users.enter();
+        self.availability.expect_mapped().inspect_err(|_| self.users.leave())
+    }
+
     /// Takes the replay lock, whether or not the memory can be used.
     pub(super) fn lock_anyway(&self) -> Result<ReplayGuard<'_>> {
         self.replay_lock.lock()

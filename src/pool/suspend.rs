@@ -57,6 +57,7 @@ impl CapturePool {
             // From here on nobody begins to use it.
             inner.availability.set(Some(Closed::Released));
         }
+        inner.users.wait_for_calls();
         let saved = guard.last_stream().map_or(Ok(()), Stream::settle_work).and_then(|()| {
             inner.users.settle()?;
             inner.memory().persistents.save(inner.capture_stream())

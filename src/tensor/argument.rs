@@ -74,11 +74,12 @@ impl Kernel {
             return Err(Misuse::TooManyArguments { kernel, given, limit: MAX_ARGUMENTS }.into());
         }
         self.context().expect_same(stream.context(), "stream")?;
+        let mut in_use = ArgumentsInUse { arguments, entered: 0 };
         for argument in arguments {
             if let Arg::Tensor(tensor) = argument {
                 tensor.expect_on(self.context(), "kernel argument")?;
-                tensor.storage().expect_usable()?;
             }
+            in_use.enter_next(argument)?;
         }
         self.expect_arguments(arguments)?;
         // A listed launch has no attributes: the driver captures those that do.
@@ -149,6 +150,35 @@ impl Kernel {
             unsafe { core::slice::from_raw_parts_mut(pointers.as_mut_ptr().cast::<*mut c_void>(), arguments.len()) };
         // SAFETY: one pointer for each argument, valid through the call, which copies the values; the caller vouches for the rest.
         unsafe { self.enqueue(stream, to, config, pointers) }
+    }
+}
+
+/// The memory of a launch's arguments, which is not taken away before the launch is enqueued.
+struct ArgumentsInUse<'a> {
+    arguments: &'a [Arg<'a>],
+    /// How many of them were entered.
+    entered: usize,
+}
+
+impl ArgumentsInUse<'_> {
+    #[inline]
+    fn enter_next(&mut self, argument: &Arg<'_>) -> Result<()> {
+        if let Arg::Tensor(tensor) = argument {
+            std::mem::forget(tensor.storage().enter()?);
+        }
+        self.entered += 1;
+        Ok(())
+    }
+}
+
+impl Drop for ArgumentsInUse<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        for argument in &self.arguments[..self.entered] {
+            if let Arg::Tensor(tensor) = argument {
+                tensor.storage().leave();
+            }
+        }
     }
 }
 

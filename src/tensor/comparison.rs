@@ -15,6 +15,7 @@ use crate::kernels;
 pub(crate) fn compare(stream: &Stream, left: &Tensor, right: &Tensor, flag: &Tensor) -> Result<()> {
     expect_alike(left, right)?;
     let Some(launch) = kernels::comparison(&describe(left)?, &describe(right)?, flag.address()) else { return Ok(()) };
+    let _in_use = (left.storage().enter()?, right.storage().enter()?, flag.storage().enter()?);
     for tensor in [left, right, flag] {
         tensor.expect_on(stream.context(), "tensor to compare")?;
         tensor.used_in(stream, "a comparison")?;

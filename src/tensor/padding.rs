@@ -32,6 +32,7 @@ where
     T: Into<Option<&'a Tensor>>,
 {
     let mut batch = kernels::ScrubBatch::new(rows);
+    let mut in_use = [const { None }; kernels::SCRUB_TENSORS];
     for tensor in tensors.into_iter().filter_map(Into::into) {
         if tensor.layout().rank() == 0 || tensor.rows() <= rows || tensor.elements() == 0 {
             continue;
@@ -41,8 +42,13 @@ where
         let place = describe(tensor)?;
         if !batch.add(&place) {
             launch_scrub(stream, &batch)?;
+            in_use.fill_with(|| None);
             batch = kernels::ScrubBatch::new(rows);
             batch.add(&place);
+        }
+        let entered = tensor.storage().enter()?;
+        if let Some(place) = in_use.iter_mut().find(|place| place.is_none()) {
+            *place = Some(entered);
         }
         tensor.used_in(stream, "a scrub")?;
     }
@@ -89,6 +95,7 @@ pub(crate) fn land(stream: &Stream, result: &Tensor, handoff: &Tensor, valid_row
     result.expect_on(stream.context(), "break's result")?;
     handoff.expect_on(stream.context(), "handoff")?;
     let library = stream.context().builtin_kernels()?;
+    let _in_use = (result.storage().enter()?, handoff.storage().enter()?);
     result.used_in(stream, "a copy of a tensor")?;
     handoff.used_in(stream, "a copy of a tensor")?;
     // SAFETY: the parameters describe live tensors of the stream's context.

@@ -59,6 +59,12 @@ pub(crate) trait PoolMemory: Send + Sync {
 
     /// Work on this stream uses the memory.
     fn used_on(&self, stream: &Stream);
+
+    /// Fails as [`expect_usable`](PoolMemory::expect_usable). Otherwise the memory is not taken away before [`leave`](PoolMemory::leave).
+    fn enter(&self) -> Result<()>;
+
+    /// The work that [`enter`](PoolMemory::enter) was for is enqueued.
+    fn leave(&self);
 }
 
 /// Tells a trace of a tensor's end by being dropped.
@@ -68,6 +74,18 @@ pub(crate) trait TraceObserver: Send + Sync {
 
     /// LaunchRecorder that a break's result lands in the tensor.
     fn set_handoff(&self);
+}
+
+/// Memory to which work is being enqueued: it is not taken away meanwhile.
+pub(crate) struct InUse<'a>(Option<&'a dyn PoolMemory>);
+
+impl Drop for InUse<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(memory) = self.0 {
+            memory.leave();
+        }
+    }
 }
 
 impl fmt::Debug for Storage {
@@ -154,6 +172,20 @@ impl Storage {
             (Some(memory), Some(recording)) => memory.expect_whole(recording),
             _ => Ok(()),
         }
+    }
+
+    /// Fails as [`expect_usable`](Storage::expect_usable), and keeps the memory as it is until the guard drops, once the work on it is enqueued.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<InUse<'_>> {
+        let memory = self.pool_memory();
+        memory.map_or(Ok(()), PoolMemory::enter)?;
+        Ok(InUse(memory))
+    }
+
+    /// As the drop of what [`enter`](Storage::enter) gave, where that was forgotten.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        drop(InUse(self.pool_memory()));
     }
 
     /// Work on this stream is about to use the memory.

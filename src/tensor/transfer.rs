@@ -39,7 +39,7 @@ impl Tensor {
             let expected = format!("a contiguous tensor of {} elements", values.len());
             return Err(TensorError::Shape { what: "write", expected, got: Box::new(*self.layout()) }.into());
         }
-        self.storage().expect_usable()?;
+        let _in_use = self.storage().enter()?;
         self.storage().used_on(stream)?;
         // SAFETY: the tensor's storage is live and reaches as far as its layout, checked when it was made.
         unsafe { stream.copy_host_to_device(self.address(), bytes_of(values)) }
@@ -57,6 +57,7 @@ impl Tensor {
         match self.place() {
             Location::Device => {
                 self.device_context("the tensor to read")?.expect_same(stream.context(), "stream")?;
+                let _in_use = self.storage().enter()?;
                 self.storage().expect_readable()?;
                 self.storage().used_on(stream)?;
                 self.reserve(&mut span, self.layout().extent())?;
@@ -104,6 +105,7 @@ impl Tensor {
             }
             .into());
         }
+        let _in_use = self.storage().enter()?;
         self.used_in(stream, "a memset")?;
         // SAFETY: the storage is live and reaches as far as the layout; a segment keeps it.
         unsafe { stream.fill_bytes(self.address(), value, self.extent_bytes()) }

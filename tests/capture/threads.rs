@@ -368,7 +368,13 @@ impl Worker<'_> {
         unless_away(place.pool.usage().map(drop));
         unless_captured(stream.is_idle());
         place.pool.restore().expect("restored");
-        drop(unless_away(place.pool.persistent(DType::F32, &[ELEMENTS])));
+        let Some(state) = unless_away(place.pool.persistent(DType::F32, &[ELEMENTS])) else { return };
+        // Each may find it away again, and none uses memory that is.
+        if unless_away(state.write(&stream, &[7.0_f32; ELEMENTS])).is_some()
+            && let Some(read) = unless_away(state.read::<f32>(&stream))
+        {
+            assert_same(&read, &[7.0; ELEMENTS]);
+        }
     }
 
     fn lend(&mut self) {

@@ -3,7 +3,7 @@
 use crate::support::{Rig, assert_same, driver, for_each_driver};
 use breakable_cuda_graph::driver::Stream;
 use breakable_cuda_graph::pool::Backing;
-use breakable_cuda_graph::{BreakableCapture, DType, Error, Misuse, PoolOptions};
+use breakable_cuda_graph::{BreakableCapture, DType, Error, Misuse, PoolOptions, scrub_padding_tail};
 
 const ELEMENTS: usize = 1024;
 
@@ -76,4 +76,35 @@ fn a_pool_is_not_trimmed_under_a_capture_that_holds_no_block() {
     assert!(matches!(rig.pool.trim(), Err(Error::Misuse(Misuse::PoolInUse { .. }))));
     let _ = capture.replay(&rig.stream).expect("a replay");
     assert_same(&rig.read(&result), &[4.0; ELEMENTS]);
+}
+
+/// Calls of other threads that have found the memory there are waited for too, and what they enqueue.
+#[test]
+fn a_release_waits_for_calls_that_are_under_way() {
+    const FEW: usize = 4;
+    let rig = Rig::with_pool(&driver(), PoolOptions::default().backing(Backing::ReservedAddresses));
+    let state = rig.pool.persistent(DType::F32, &[FEW]).expect("a tensor");
+    let x = rig.ones(&[FEW]);
+    // Each finds the memory there when the next releases it.
+    let work = || {
+        let stream = Stream::new(&rig.context).expect("a stream");
+        for turn in 0..2400 {
+            rig.pool.release().expect("released");
+            rig.pool.restore().expect("restored");
+            let Ok(state) = rig.pool.persistent(DType::F32, &[FEW]) else { continue };
+            let used = match turn % 6 {
+                0 => rig.ops.scale_into(&stream, &x, 3.0, &state),
+                1 => state.fill_bytes(&stream, 0),
+                2 => state.copy_from(&stream, &x),
+                3 => scrub_padding_tail(&stream, 1, [&state]),
+                4 => state.write(&stream, &[5.0_f32; FEW]),
+                _ => state.read::<f32>(&stream).map(drop),
+            };
+            assert!(matches!(used, Ok(()) | Err(Error::Misuse(Misuse::PoolReleased))), "{turn}: {used:?}");
+        }
+    };
+    std::thread::scope(|threads| (0..6).for_each(|_| drop(threads.spawn(work))));
+    rig.context.synchronize().expect("nothing has used memory that was away");
+    state.write(&rig.stream, &[7.0_f32; FEW]).expect("written");
+    assert_same(&rig.read(&state), &[7.0; FEW]);
 }

@@ -54,6 +54,13 @@ impl PoolMemory for Scratch {
     fn used_on(&self, stream: &Stream) {
         self.pool.used_on(stream);
     }
+
+    /// A break runs under the replay lock, which a release takes.
+    fn enter(&self) -> Result<()> {
+        self.expect_usable()
+    }
+
+    fn leave(&self) {}
 }
 
 impl Scratch {
